@@ -4,9 +4,8 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
 
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.client.aio.threads import in_thread, sleep
@@ -84,17 +83,19 @@ async def fetch(
     target = directory / safe_name(name)
     directory.mkdir(parents=True, exist_ok=True)
     if sha256 is not None and target.is_file() and await in_thread(_digest, target) == sha256:
-        _report(on_bytes, name, target.stat().st_size, size)
+        if on_bytes is not None:
+            on_bytes(name, target.stat().st_size, size)
         return target
     partial = directory / f".{name}.{(sha256 or 'unverified')[:16]}.part"
     if sha256 is None:
         partial.unlink(missing_ok=True)  # it may belong to another version of the file
     resumed = partial.exists()
-    await _receive(transport, path, partial, name, size, on_bytes)
+    download = _Download(transport, path, partial, name, size, on_bytes)
+    await download.receive()
     if not await in_thread(_matches, partial, size, sha256) and resumed:
         # The earlier bytes may be damaged, so download the whole file again.
         partial.unlink()
-        await _receive(transport, path, partial, name, size, on_bytes)
+        await download.receive()
     if not await in_thread(_matches, partial, size, sha256):
         partial.unlink()
         raise DownloadFailed(
@@ -104,73 +105,71 @@ async def fetch(
     return target
 
 
-async def _receive(
-    transport: AsyncTransport,
-    path: str,
-    partial: Path,
-    name: str,
-    size: int | None,
-    on_bytes: OnBytes | None,
-) -> None:
-    """Append to `partial` until it is complete, reconnecting after a lost connection."""
-    failures = 0
-    while True:
-        have = partial.stat().st_size if partial.exists() else 0
-        if size is not None and have == size and partial.exists():
-            return
-        if size is not None and have > size:
-            partial.unlink()
-            have = 0
-        try:
-            await _receive_once(transport, path, partial, have, name, size, on_bytes)
-        except (ConnectionFailed, ApiError) as error:
-            if isinstance(error, ApiError) and error.status not in BUSY:
-                raise
-            now = partial.stat().st_size if partial.exists() else 0
-            failures = 1 if now > have else failures + 1
-            if failures >= _ATTEMPTS_WITHOUT_PROGRESS:
-                raise
-            await sleep(min(0.2 * 2**failures, 5.0))
-        else:
-            return
+@dataclass(frozen=True)
+class _Download:
+    """Download of a file to `partial`, whose bytes count as received."""
 
+    transport: AsyncTransport
+    path: str
+    partial: Path
+    name: str
+    size: int | None
+    on_bytes: OnBytes | None
 
-async def _receive_once(
-    transport: AsyncTransport,
-    path: str,
-    partial: Path,
-    offset: int,
-    name: str,
-    size: int | None,
-    on_bytes: OnBytes | None,
-) -> None:
-    # "identity", because Range and the hash refer to the uncompressed bytes.
-    headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
-    if offset:
-        headers["Range"] = f"bytes={offset}-"
-    async with transport.stream(path, headers=headers) as response:
-        if response.status_code == 416:
-            partial.unlink(missing_ok=True)
-            raise ConnectionFailed(transport.url, f"it has no byte {offset} of {name}")
-        resumes = offset > 0 and response.status_code == 206 and _starts_at(response, offset)
-        if response.status_code == 206 and offset > 0 and not resumes:
-            raise DownloadFailed(f"The server sent the wrong byte range of {name}.")
-        received = offset if resumes else 0
-        with partial.open("ab" if resumes else "wb") as file:
-            # Write chunks as they arrive: buffered ones would be lost with the connection.
-            async for chunk in response.aiter_bytes():
-                received += len(chunk)
-                if size is not None and received > size:
-                    raise DownloadFailed(f"{name} is longer than the announced {size} bytes.")
-                file.write(chunk)
-                _report(on_bytes, name, received, size)
-            file.flush()
-            await in_thread(os.fsync, file.fileno())
+    async def receive(self) -> None:
+        """Append to `partial` until it is complete, reconnecting after a lost connection."""
+        failures = 0
+        while True:
+            have = self._received()
+            if self.size is not None and have == self.size and self.partial.exists():
+                return
+            if self.size is not None and have > self.size:
+                self.partial.unlink()
+                have = 0
+            try:
+                await self._receive_once(have)
+            except (ConnectionFailed, ApiError) as error:
+                if isinstance(error, ApiError) and error.status not in BUSY:
+                    raise
+                failures = 1 if self._received() > have else failures + 1
+                if failures >= _ATTEMPTS_WITHOUT_PROGRESS:
+                    raise
+                await sleep(min(0.2 * 2**failures, 5.0))
+            else:
+                return
 
+    def _received(self) -> int:
+        return self.partial.stat().st_size if self.partial.exists() else 0
 
-def _starts_at(response: httpx.Response, offset: int) -> bool:
-    content_range: str = response.headers.get("content-range", "")
-    return content_range.startswith(f"bytes {offset}-")
+    async def _receive_once(self, offset: int) -> None:
+        # "identity", because Range and the hash refer to the uncompressed bytes.
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+        if offset:
+            headers["Range"] = f"bytes={offset}-"
+        async with self.transport.stream(self.path, headers=headers) as response:
+            if response.status_code == 416:
+                self.partial.unlink(missing_ok=True)
+                raise ConnectionFailed(
+                    self.transport.url, f"it has no byte {offset} of {self.name}"
+                )
+            content_range: str = response.headers.get("content-range", "")
+            resumes = offset > 0 and response.status_code == 206
+            if resumes and not content_range.startswith(f"bytes {offset}-"):
+                raise DownloadFailed(f"The server sent the wrong byte range of {self.name}.")
+            received = offset if resumes else 0
+            with self.partial.open("ab" if resumes else "wb") as file:
+                # Write chunks as they arrive: buffered ones would be lost with the connection.
+                async for chunk in response.aiter_bytes():
+                    received += len(chunk)
+                    if self.size is not None and received > self.size:
+                        raise DownloadFailed(
+                            f"{self.name} is longer than the announced {self.size} bytes."
+                        )
+                    file.write(chunk)
+                    if self.on_bytes is not None:
+                        self.on_bytes(self.name, received, self.size)
+                file.flush()
+                await in_thread(os.fsync, file.fileno())
 
 
 def _matches(path: Path, size: int | None, sha256: str | None) -> bool:
@@ -182,8 +181,3 @@ def _matches(path: Path, size: int | None, sha256: str | None) -> bool:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _report(on_bytes: OnBytes | None, name: str, received: int, size: int | None) -> None:
-    if on_bytes is not None:
-        on_bytes(name, received, size)
