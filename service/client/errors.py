@@ -5,7 +5,7 @@ Neither httpx nor pydantic is imported, so that the command line can use these e
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from dasl_core.text import cut
 
@@ -23,9 +23,19 @@ SPEC_UNREADABLE = "spec-unreadable"
 class DaslError(Exception):
     """Base of all errors that the SDK raises.
 
-    All of them can be pickled, because they are passed between processes. Pickle rebuilds an exception
-    from its message, so a subclass whose `__init__` takes other arguments defines `__reduce__`.
+    All of them can be pickled, because they are passed between processes.
     """
+
+    _arguments: tuple[Any, ...]
+
+    def __new__(cls, *arguments: Any) -> Self:
+        """Keep the arguments, from which pickle rebuilds it: `Exception` keeps only the message."""
+        error = super().__new__(cls, *arguments)
+        error._arguments = arguments
+        return error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments
 
 
 class ConfigError(DaslError):
@@ -42,9 +52,6 @@ class ConnectionFailed(DaslError):
             f"No DASL server answers at {url} ({reason}). Start one with `dasl serve`, "
             "or set DASL_URL to another address."
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.url, self.reason)
 
 
 class StoreUnreachable(ConnectionFailed):
@@ -100,9 +107,6 @@ class ApiError(DaslError):
         self.errors = _field_errors(self.problem.get("errors"))
         super().__init__(self._text())
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, self.problem, self.is_remote)
-
     def _text(self) -> str:
         # Leave out a detail that only repeats the fields' messages.
         redundant = bool(self.errors) and all(error.reason in self.detail for error in self.errors)
@@ -139,9 +143,6 @@ class JobFailed(DaslError):
         reason = f": {job.error.message}" if job.error is not None else ""
         super().__init__(f"Job {job.id} {job.status}{reason}")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.job,)
-
 
 class DatasetFailed(DaslError):
     """The ingest of a data set failed during a `wait`. `dataset` is its final state."""
@@ -149,9 +150,6 @@ class DatasetFailed(DaslError):
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         super().__init__(f"Data set {dataset.name} failed: {dataset.error_message or 'no reason'}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.dataset,)
 
 
 class TaskFailed(DaslError):
@@ -163,9 +161,6 @@ class TaskFailed(DaslError):
         self.task = task
         reason = "no reason" if task.error is None else task.error.message
         super().__init__(f"{self.kind} {task.id} failed: {reason}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.task,)
 
 
 class PreviewFailed(TaskFailed):

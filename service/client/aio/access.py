@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import TypedDict, Unpack
 
-from service.client.aio.transport import AsyncTransport, path_to
+from service.client.aio.transport import AsyncResource, path_to
 from service.wire.access import AuditView, NewToken, StartedLogin, TenantView, TokenView, UserView
 
 
@@ -50,11 +50,8 @@ class UserChanges(TypedDict, total=False):
     disabled: bool
 
 
-class AsyncTenants:
+class AsyncTenants(AsyncResource):
     """`client.tenants`. Changes need a token with scope `operator`; others see their own tenant."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def create(self, name: str, **limits: Unpack[TenantLimits]) -> TenantView:
         """Create a tenant."""
@@ -94,11 +91,8 @@ class AsyncTenants:
         return await self._transport.read(TenantView, "PATCH", path, body=changes)
 
 
-class AsyncUsers:
+class AsyncUsers(AsyncResource):
     """`client.users`. Needs a token with scope `admin`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def create(
         self, name: str, *, email: str | None = None, role: str = "submit"
@@ -121,11 +115,8 @@ class AsyncUsers:
         return await self._transport.read(UserView, "PATCH", path, body=changes)
 
 
-class AsyncTokens:
+class AsyncTokens(AsyncResource):
     """`client.tokens`. All calls except `current` need a token with scope `admin`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def create(
         self,
@@ -159,11 +150,8 @@ class AsyncTokens:
         await self._transport.json("DELETE", path_to("tokens", token_id))
 
 
-class AsyncLogin:
+class AsyncLogin(AsyncResource):
     """`client.login`. Needs no token; the server must have a login provider."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def start(self, redirect_uri: str) -> StartedLogin:
         """Start a login.
@@ -181,11 +169,8 @@ class AsyncLogin:
         return await self._transport.read(NewToken, "POST", path_to("login", "finish"), body=body)
 
 
-class AsyncAudit:
+class AsyncAudit(AsyncResource):
     """`client.audit`. Needs a token with scope `admin`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     def list(
         self, *, token: str | None = None, since: str | None = None, page_size: int = 100

@@ -8,18 +8,15 @@ from typing import Any, Literal
 from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, ExportFormat, FeatureKind
 from service.client.aio.files import OnBytes, fetch_all
 from service.client.aio.threads import in_thread
-from service.client.aio.transport import AsyncTransport, path_to
+from service.client.aio.transport import AsyncResource, path_to
 from service.client.errors import DownloadFailed
 from service.client.models import ModelRun
 from service.wire.checkpoints import CheckpointView
 from service.wire.model_runs import NeighborsView
 
 
-class AsyncCheckpoints:
+class AsyncCheckpoints(AsyncResource):
     """`client.checkpoints`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def get(self, checkpoint_id: str, *, job: str | None = None) -> CheckpointView:
         """Return a checkpoint with its manifest.

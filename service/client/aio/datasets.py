@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from service.client.aio.files import fetch
 from service.client.aio.models import AsyncDataset
 from service.client.aio.threads import in_thread
-from service.client.aio.transport import AsyncTransport, path_to
-from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
+from service.client.aio.transport import AsyncResource, path_to
+from service.client.aio.waiting import OUTAGE_SECONDS, Polling, wait_until
 from service.client.errors import DatasetFailed
 from service.client.models import read
 from service.states import DatasetState
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from service.client.packing import Content
 
 
-class AsyncDatasets:
+class AsyncDatasets(AsyncResource):
     """`client.datasets`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def add(
         self,
@@ -138,25 +135,18 @@ class AsyncDatasets:
         """
         await self._transport.json("DELETE", path_to("datasets", dataset_id))
 
-    async def wait(
-        self,
-        dataset_id: str,
-        *,
-        timeout: float | None = None,
-        poll: float = 0.5,
-        on_poll: Callable[[AsyncDataset], None] = lambda dataset: None,
-    ) -> AsyncDataset:
+    async def wait(self, dataset_id: str, **polling: Unpack[Polling[AsyncDataset]]) -> AsyncDataset:
         """Wait until the data set is ready.
-
-        Args:
-            on_poll: called with each state of the data set, for example to show its progress.
 
         Raises:
             DatasetFailed: ingest failed.
             WaitTimeout: ingest has not ended after `timeout` seconds.
         """
-        dataset = await self._wait_until(
-            dataset_id, lambda dataset: dataset.done, "Ingest", timeout, poll, on_poll
+        dataset = await wait_until(
+            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
+            lambda dataset: dataset.done,
+            f"Ingest of {dataset_id}",
+            **polling,
         )
         if dataset.state == DatasetState.FAILED:
             raise DatasetFailed(dataset)
@@ -168,43 +158,23 @@ class AsyncDatasets:
         return self._bind(await self._transport.json("POST", path, repeatable=True))
 
     async def wait_for_refresh(
-        self,
-        dataset_id: str,
-        *,
-        timeout: float | None = None,
-        poll: float = 0.5,
-        on_poll: Callable[[AsyncDataset], None] = lambda dataset: None,
+        self, dataset_id: str, **polling: Unpack[Polling[AsyncDataset]]
     ) -> AsyncDataset:
-        """Wait until no ingest of the data set waits or runs; see `wait` for arguments.
+        """Wait until no ingest of the data set waits or runs.
 
         Raises:
             DatasetFailed: the refresh failed. The data set stays ready.
             WaitTimeout: it has not ended after `timeout` seconds.
         """
-        dataset = await self._wait_until(
-            dataset_id, lambda dataset: dataset.is_refreshed, "Refresh", timeout, poll, on_poll
+        dataset = await wait_until(
+            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
+            lambda dataset: dataset.is_refreshed,
+            f"Refresh of {dataset_id}",
+            **polling,
         )
         if dataset.state == DatasetState.FAILED or dataset.refresh is not None:
             raise DatasetFailed(dataset)
         return dataset
-
-    async def _wait_until(
-        self,
-        dataset_id: str,
-        is_done: Callable[[AsyncDataset], bool],
-        what: str,
-        timeout: float | None,
-        poll: float,
-        on_poll: Callable[[AsyncDataset], None],
-    ) -> AsyncDataset:
-        return await wait_until(
-            lambda: self._get(dataset_id, patience=OUTAGE_SECONDS),
-            is_done,
-            timeout=timeout,
-            poll=poll,
-            name=f"{what} of {dataset_id}",
-            on_poll=on_poll,
-        )
 
     def versions(self, dataset_id: str, *, page_size: int = 100) -> AsyncIterator[VersionView]:
         """Iterate over the versions of a data set, newest first."""

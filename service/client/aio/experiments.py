@@ -1,13 +1,13 @@
 """Experiments: variants of a spec, each trained with several seeds, and their comparison."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from service.client.aio.threads import in_thread
-from service.client.aio.transport import AsyncTransport, path_to
-from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
+from service.client.aio.transport import AsyncResource, path_to
+from service.client.aio.waiting import OUTAGE_SECONDS, Polling, wait_until
 from service.client.errors import InvalidSpec
 from service.client.models import ExperimentValidation, read
 from service.client.specs import spec_body
@@ -20,11 +20,8 @@ from service.wire.experiments import (
 )
 
 
-class AsyncExperiments:
+class AsyncExperiments(AsyncResource):
     """`client.experiments`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def submit(
         self, experiment: Mapping[str, Any] | str | Path, *, idempotency_key: str | None = None
@@ -77,28 +74,19 @@ class AsyncExperiments:
         )
 
     async def wait(
-        self,
-        experiment_id: str,
-        *,
-        timeout: float | None = None,
-        poll: float = 2.0,
-        on_poll: Callable[[ExperimentView], None] = lambda _: None,
+        self, experiment_id: str, **polling: Unpack[Polling[ExperimentView]]
     ) -> ExperimentView:
-        """Wait until all jobs have ended in any state.
-
-        Args:
-            on_poll: called with each fetched state.
+        """Wait until all jobs have ended in any state; ask every two seconds by default.
 
         Raises:
             WaitTimeout: they have not ended after `timeout` seconds.
         """
+        polling.setdefault("poll", 2.0)
         return await wait_until(
             lambda: self.get(experiment_id, patience=OUTAGE_SECONDS),
             lambda experiment: experiment.done,
-            timeout=timeout,
-            poll=poll,
-            on_poll=on_poll,
-            name=f"Experiment {experiment_id}",
+            f"Experiment {experiment_id}",
+            **polling,
         )
 
     async def cancel(self, experiment_id: str) -> ExperimentView:

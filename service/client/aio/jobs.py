@@ -12,7 +12,7 @@ from service.client.aio.files import OnBytes, fetch
 from service.client.aio.models import AsyncJob
 from service.client.aio.sse import follow
 from service.client.aio.threads import in_thread
-from service.client.aio.transport import AsyncTransport, Params, Record, path_to
+from service.client.aio.transport import AsyncResource, Params, Record, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.client.errors import InvalidSpec, JobFailed
 from service.client.models import Attempt, ServerSentEvent, Validation, read
@@ -23,11 +23,8 @@ from service.wire.events import EventView
 from service.wire.jobs import EvaluationView, MetricColumns
 
 
-class AsyncJobs:
+class AsyncJobs(AsyncResource):
     """`client.jobs`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> AsyncJob:
         """Submit a job and return it in state `queued`.
@@ -48,9 +45,10 @@ class AsyncJobs:
         """Resolve every "auto" of a spec and estimate steps and memory, without submitting it."""
         return read(Validation, await self._send_spec(path_to("jobs", "validate"), spec, {}))
 
-    async def get(self, job_id: str) -> AsyncJob:
+    async def get(self, job_id: str, *, patience: float | None = None) -> AsyncJob:
         """Return the current state of a job."""
-        return await self._get(job_id)
+        path = path_to("jobs", job_id)
+        return self._bind(await self._transport.json("GET", path, patience=patience))
 
     async def list(
         self,
@@ -174,11 +172,11 @@ class AsyncJobs:
             WaitTimeout: it has not ended after `timeout` seconds.
         """
         job = await wait_until(
-            lambda: self._get(job_id, patience=outage),
+            lambda: self.get(job_id, patience=outage),
             lambda job: job.done or job.is_at_time_limit,
+            f"Job {job_id}",
             timeout=timeout,
             poll=poll,
-            name=f"Job {job_id}",
         )
         if job.status != JobStatus.SUCCEEDED:
             raise JobFailed(job)
@@ -301,7 +299,7 @@ class AsyncJobs:
         """Yield server-sent events until the job has ended and the stream is complete."""
 
         async def has_ended() -> bool:
-            return (await self._get(job_id)).done
+            return (await self.get(job_id)).done
 
         return follow(self._transport, path, params, last_id, has_ended)
 
@@ -320,11 +318,6 @@ class AsyncJobs:
 
     async def _request(self, job_id: str, action: str) -> AsyncJob:
         return self._bind(await self._transport.json("POST", path_to("jobs", job_id, action)))
-
-    async def _get(self, job_id: str, patience: float | None = None) -> AsyncJob:
-        return self._bind(
-            await self._transport.json("GET", path_to("jobs", job_id), patience=patience)
-        )
 
     def _bind(self, answer: Any) -> AsyncJob:
         job = read(AsyncJob, answer)

@@ -2,13 +2,13 @@
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from service.client.aio.files import OnBytes, fetch_all
-from service.client.aio.transport import AsyncTransport, path_to
-from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
+from service.client.aio.transport import AsyncResource, path_to
+from service.client.aio.waiting import OUTAGE_SECONDS, Polling, wait_until
 from service.client.errors import ModelRunFailed, PreparationFailed, PreviewFailed, TaskFailed
 from service.client.models import ModelRun, Preparation, Preview, Task
 from service.states import TaskState
@@ -17,15 +17,12 @@ AnyTask = TypeVar("AnyTask", bound=Task)
 TaskWithFiles = TypeVar("TaskWithFiles", Preview, ModelRun)
 
 
-class AsyncTasks(Generic[AnyTask]):
+class AsyncTasks(AsyncResource, Generic[AnyTask]):
     """Base of `client.previews`, `client.preparations` and `client.model_runs`."""
 
     _path: ClassVar[str]
     _record: type[AnyTask]
     _failed: ClassVar[type[TaskFailed]]
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def get(self, id: str, *, patience: float | None = None) -> AnyTask:
         """Return a task."""
@@ -36,18 +33,8 @@ class AsyncTasks(Generic[AnyTask]):
         """Delete a task with its files, and stop it if it runs. Decoded images stay in the cache."""
         await self._transport.json("DELETE", path_to(self._path, id))
 
-    async def wait(
-        self,
-        id: str,
-        *,
-        timeout: float | None = None,
-        poll: float = 0.5,
-        on_poll: Callable[[AnyTask], None] = lambda _: None,
-    ) -> AnyTask:
+    async def wait(self, id: str, **polling: Unpack[Polling[AnyTask]]) -> AnyTask:
         """Wait until a task has succeeded.
-
-        Args:
-            on_poll: called with each fetched state.
 
         Raises:
             PreviewFailed, PreparationFailed, ModelRunFailed: it has failed.
@@ -56,10 +43,8 @@ class AsyncTasks(Generic[AnyTask]):
         task = await wait_until(
             lambda: self.get(id, patience=OUTAGE_SECONDS),
             lambda task: task.done,
-            timeout=timeout,
-            poll=poll,
-            name=f"{self._failed.kind} {id}",
-            on_poll=on_poll,
+            f"{self._failed.kind} {id}",
+            **polling,
         )
         if task.state == TaskState.FAILED:
             raise self._failed(task)

@@ -239,6 +239,13 @@ class AsyncTransport:
         raise kind(response.status_code, problem, self._is_remote)
 
 
+class AsyncResource:
+    """Base of the requests of one kind, such as `client.jobs`."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+
 def path_to(*segments: str) -> str:
     """Join quoted segments to `/v1/...`, so that a name cannot reach another path."""
     for segment in segments:

@@ -2,12 +2,24 @@
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, TypedDict, TypeVar
 
 from service.client.aio.threads import sleep
 from service.client.errors import WaitTimeout
 
 State = TypeVar("State")
+
+
+class Polling(TypedDict, Generic[State], total=False):
+    """How to wait."""
+
+    timeout: float | None
+    """Longest time to wait, in seconds; by default no limit."""
+    poll: float
+    """Seconds between requests."""
+    on_poll: Callable[[State], None]
+    """Called with each fetched state, for example to show progress."""
+
 
 OUTAGE_SECONDS = 300.0
 """Longest tolerated outage of a server, in seconds: training may continue while it restarts."""
@@ -16,17 +28,17 @@ OUTAGE_SECONDS = 300.0
 async def wait_until(
     fetch: Callable[[], Awaitable[State]],
     done: Callable[[State], bool],
-    *,
-    timeout: float | None,
-    poll: float,
     name: str,
+    *,
+    timeout: float | None = None,
+    poll: float = 0.5,
     on_poll: Callable[[State], None] = lambda _: None,
 ) -> State:
     """Call `fetch` every `poll` seconds until `done` accepts its result, and return that.
 
     Args:
         name: name of the job or ingest, for the error.
-        on_poll: called with each fetched state.
+        timeout, poll, on_poll: see `Polling`.
 
     Raises:
         WaitTimeout: `timeout` seconds have passed.

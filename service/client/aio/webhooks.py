@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TypedDict, Unpack
 
-from service.client.aio.transport import AsyncTransport, path_to
+from service.client.aio.transport import AsyncResource, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
 from service.wire.webhooks import DeliveryView, NewSecret, WebhookView
 
@@ -19,11 +19,8 @@ class WebhookChanges(TypedDict, total=False):
     disabled: bool
 
 
-class AsyncWebhooks:
+class AsyncWebhooks(AsyncResource):
     """`client.webhooks`. Needs a token with scope `admin`."""
-
-    def __init__(self, transport: AsyncTransport) -> None:
-        self._transport = transport
 
     async def create(
         self,
@@ -111,9 +108,9 @@ class AsyncWebhooks:
         return await wait_until(
             lambda: self.delivery(webhook_id, delivery_id, patience=OUTAGE_SECONDS),
             lambda delivery: delivery.was_attempted,
+            f"The first attempt of {delivery_id}",
             timeout=timeout,
             poll=poll,
-            name=f"The first attempt of {delivery_id}",
         )
 
     async def redeliver(self, webhook_id: str, delivery_id: str) -> DeliveryView:
