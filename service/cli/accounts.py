@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli import console
 from service.cli.inputs import connect, given, id_argument, tenant_name, text_option, utf8
-from service.cli.output import (
-    Columns,
-    columns,
-    facts,
-    print_record,
-    print_records,
-    print_result,
-    print_secret,
-)
 
 if TYPE_CHECKING:
     from service.wire.access import TenantView, TokenView, UserView
@@ -120,7 +112,7 @@ def create_tenant(
 @tenants.command("list")
 def list_tenants() -> None:
     """List tenants: all for an operator, else your own."""
-    shown: Columns[TenantView] = {
+    shown: console.Columns[TenantView] = {
         "NAME": lambda tenant: tenant.name,
         "WEIGHT": lambda tenant: f"{tenant.weight:g}",
         "QUEUED": lambda tenant: tenant.max_queued_jobs,
@@ -131,7 +123,7 @@ def list_tenants() -> None:
         "DISABLED": lambda tenant: tenant.disabled_at,
     }
     with connect() as client:
-        print_records(client.tenants.list(), shown)
+        console.print_records(client.tenants.list(), shown)
 
 
 @tenants.command("show")
@@ -164,7 +156,7 @@ def disable_tenant(name: TenantName) -> None:
     """Refuse the tokens of a tenant from now on. Its jobs continue."""
     with connect() as client:
         tenant = client.tenants.disable(name)
-    print_result(tenant, f"Tenant {name} is disabled. Its jobs continue.")
+    console.print_result(tenant, f"Tenant {name} is disabled. Its jobs continue.")
 
 
 @tenants.command("enable")
@@ -172,7 +164,7 @@ def enable_tenant(name: TenantName) -> None:
     """Accept the tokens of a disabled tenant again."""
     with connect() as client:
         tenant = client.tenants.enable(name)
-    print_result(tenant, f"Tenant {name} is enabled.")
+    console.print_result(tenant, f"Tenant {name} is enabled.")
 
 
 @tenants.command("rm")
@@ -180,7 +172,7 @@ def rm_tenant(name: TenantName) -> None:
     """Delete an empty tenant."""
     with connect() as client:
         client.tenants.delete(name)
-    print_result({"deleted": name}, f"Deleted tenant {name}.")
+    console.print_result({"deleted": name}, f"Deleted tenant {name}.")
 
 
 def _changes(weight: float | None, *values: str | None) -> dict[str, Any]:
@@ -200,7 +192,9 @@ def _print_tenant(tenant: TenantView) -> None:
     described = [
         (name, "no limit" if limit is None else f"at most {limit:g}") for name, limit in limits
     ]
-    print_record(tenant, [*share, *described, *facts(tenant, "created_at", "disabled_at")])
+    console.print_record(
+        tenant, [*share, *described, *console.facts(tenant, "created_at", "disabled_at")]
+    )
 
 
 UserId = Annotated[str, id_argument("USER_ID", "Id of the user.")]
@@ -222,9 +216,9 @@ def create_user(
 @users.command("list")
 def list_users() -> None:
     """List users, newest first."""
-    shown = columns("id", "name", "email", "role", "last_login_at", "disabled_at")
+    shown = console.columns("id", "name", "email", "role", "last_login_at", "disabled_at")
     with connect() as client:
-        print_records(client.users.list(), shown)
+        console.print_records(client.users.list(), shown)
 
 
 @users.command("show")
@@ -254,7 +248,7 @@ def disable_user(user: UserId) -> None:
     """Refuse the user's tokens from now on. Its jobs continue."""
     with connect() as client:
         record = client.users.set(user, disabled=True)
-    print_result(record, f"User {record.name} is disabled. Its jobs continue.")
+    console.print_result(record, f"User {record.name} is disabled. Its jobs continue.")
 
 
 @users.command("enable")
@@ -262,12 +256,14 @@ def enable_user(user: UserId) -> None:
     """Accept the tokens of a disabled user again."""
     with connect() as client:
         record = client.users.set(user, disabled=False)
-    print_result(record, f"User {record.name} is enabled.")
+    console.print_result(record, f"User {record.name} is enabled.")
 
 
 def _print_user(user: UserView) -> None:
-    identity = facts(user, "id", "name", "email", "role", "subject", "issuer")
-    print_record(user, [*identity, *facts(user, "created_at", "last_login_at", "disabled_at")])
+    identity = console.facts(user, "id", "name", "email", "role", "subject", "issuer")
+    console.print_record(
+        user, [*identity, *console.facts(user, "created_at", "last_login_at", "disabled_at")]
+    )
 
 
 Scopes = Annotated[
@@ -313,21 +309,21 @@ def create_token(
         token = client.tokens.create(name, scope, **changes)
     scopes = ", ".join(token.scopes)
     remark = f"{token.id}, scopes {scopes}.{_expiry(token)} Save it: it is not shown again."
-    print_secret(token, token.token, remark)
+    console.print_secret(token, token.token, remark)
 
 
 @tokens.command("list")
 def list_tokens() -> None:
     """List all tokens, without their secrets."""
-    shown: Columns[TokenView] = {
-        **columns("id", "name"),
+    shown: console.Columns[TokenView] = {
+        **console.columns("id", "name"),
         "USER": lambda token: token.user_id,
         "SCOPES": lambda token: ",".join(token.scopes),
         "LIMITS": _described,
-        **columns("created_at", "last_used_at", "expires_at", "revoked_at"),
+        **console.columns("created_at", "last_used_at", "expires_at", "revoked_at"),
     }
     with connect() as client:
-        print_records(client.tokens.list(), shown)
+        console.print_records(client.tokens.list(), shown)
 
 
 @tokens.command("set")
@@ -347,7 +343,7 @@ def set_quotas(
     with connect() as client:
         record = client.tokens.set(token, **changes)
     text = f"Limits of token {record.name or record.id}: {_described(record) or 'none'}."
-    print_result(record, text + _expiry(record))
+    console.print_result(record, text + _expiry(record))
 
 
 @tokens.command()
@@ -355,7 +351,7 @@ def revoke(token: TokenId) -> None:
     """Revoke a token."""
     with connect() as client:
         client.tokens.revoke(token)
-    print_result({"revoked": token}, f"Revoked token {token}.")
+    console.print_result({"revoked": token}, f"Revoked token {token}.")
 
 
 def _expiry(token: TokenView) -> str:

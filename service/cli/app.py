@@ -14,6 +14,7 @@ from service.cli import (
     catalog,
     cluster,
     compare,
+    console,
     datasets,
     doctor,
     experiments,
@@ -31,7 +32,6 @@ from service.cli import (
     train,
     webhooks,
 )
-from service.cli.output import note, with_json
 from service.client.errors import DaslError
 
 
@@ -47,7 +47,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except DaslError as error:
-            note(f"Error: {error}")
+            console.note(f"Error: {error}")
             raise typer.Exit(1) from error
         except typer.BadParameter as error:
             # Of pydantic, with which typer checks choices.
@@ -56,14 +56,14 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise  # `dasl logs JOB | head`: typer exits quietly
         except UnicodeEncodeError as error:  # an option that is not UTF-8
-            note(f"Error: {ascii(error.object)[:200]} is not UTF-8")
+            console.note(f"Error: {ascii(error.object)[:200]} is not UTF-8")
             raise typer.Exit(2) from error
         except OSError as error:
             path = f"{error.filename}: " if error.filename else ""
-            note(f"Error: {path}{error.strerror or error}")
+            console.note(f"Error: {path}{error.strerror or error}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
-            note("Interrupted.")
+            console.note("Interrupted.")
             raise typer.Exit(130) from error
 
 
@@ -90,7 +90,7 @@ def _add_json(commands: typer.Typer, without: Sequence[object]) -> None:
     """Add the option `--json` to the commands that print a result, also to those of subgroups."""
     for command in commands.registered_commands:
         if command.callback is not None and command.callback not in without:
-            command.callback = with_json(command.callback)
+            command.callback = console.with_json(command.callback)
     for group in commands.registered_groups:
         if group.typer_instance is not None:
             _add_json(group.typer_instance, without)

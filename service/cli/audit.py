@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from service.cli import console
 from service.cli.inputs import connect, id_or_name, text_option, utf8
-from service.cli.output import columns, note, print_if_json, print_records
 
 app = typer.Typer()
 
@@ -29,10 +29,10 @@ def audit(
     """Show the audit log, newest first. Needs an admin token."""
     with connect() as client:
         pages = client.audit.list(token=token, since=since, page_size=min(limit, 200))
-        print_records(
+        console.print_records(
             islice(pages, limit),
             {
-                **columns("at"),
+                **console.columns("at"),
                 "TOKEN": lambda entry: entry.token_id,
                 "NAME": lambda entry: entry.token_name,
                 "FROM": lambda entry: entry.address,
@@ -59,16 +59,16 @@ def usage(
     """Show GPU- and CPU-hours: of the tenant with an admin token, else your own."""
     with connect() as client:
         result = client.usage(since=since, until=until, group_by=by)
-    if print_if_json(result):
+    if console.print_if_json(result):
         return
-    print_records(
+    console.print_records(
         result.data,
         {
             by.upper() if by in {"user", "token"} else "VALUE": lambda group: group.value,
-            **columns("name", "jobs"),
+            **console.columns("name", "jobs"),
             "GPU-HOURS": lambda group: f"{group.gpu_hours:.1f}",
             "CPU-HOURS": lambda group: f"{group.cpu_hours:.1f}",
         },
     )
     if not result.is_complete:
-        note(f"Only the first {len(result.data)} are shown")
+        console.note(f"Only the first {len(result.data)} are shown")

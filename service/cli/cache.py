@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import as_json, core_extra, print_json, print_line, size
+from service.cli import console
+from service.cli.formats import size
 
 app = typer.Typer()
 
@@ -16,21 +17,25 @@ def cache(
     ] = False,
 ) -> None:
     """Show what decoded images take on this machine, or remove them: the next job decodes them again."""
-    with core_extra("cache"):
+    with console.core_extra("cache"):
         from dasl_core.data.cache import all_cache_folders, cache_root, folder_size, remove_folder
     root = cache_root()
     folders = {folder: folder_size(folder) for folder in all_cache_folders(root)}
     removed = [folder for folder in folders if clear and remove_folder(folder)]
     freed = sum(folders.pop(folder) for folder in removed)
     rest, total = len(folders), sum(folders.values())
-    if as_json():
+    if console.as_json():
         answer = {"path": str(root), "folders": rest, "bytes": total, "freed_bytes": freed}
-        print_json(answer)
+        console.print_json(answer)
     elif clear:
-        print_line(f"Removed {len(removed)} of {len(removed) + rest} folders: {size(freed)}.")
+        console.print_line(
+            f"Removed {len(removed)} of {len(removed) + rest} folders: {size(freed)}."
+        )
         if rest:
-            print_line(f"Running processes use the others: {size(total)}.")
+            console.print_line(f"Running processes use the others: {size(total)}.")
     else:
-        print_line(f"{root}: {size(total)} in {rest} folders, one for each data set and size.")
+        console.print_line(
+            f"{root}: {size(total)} in {rest} folders, one for each data set and size."
+        )
         if rest:
-            print_line("Remove them: dasl cache --clear")
+            console.print_line("Remove them: dasl cache --clear")

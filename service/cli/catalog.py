@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import AsCsv, as_json, fail, note, print_csv, print_json, print_table
+from service.cli import console
 
 app = typer.Typer()
 
@@ -28,7 +28,7 @@ def backbones(
         float | None,
         typer.Option("--max-parameters", min=0, help="Show only networks up to so many million."),
     ] = None,
-    as_csv: AsCsv = False,
+    as_csv: console.AsCsv = False,
 ) -> None:
     """List the networks that `backbone.name` may name, smallest first. Needs no server."""
     from fnmatch import fnmatchcase
@@ -51,10 +51,12 @@ def backbones(
         and (most is None or info.parameters <= most * 1e6)
     ]
     if not backbones:
-        raise fail(f"No backbone fits{closest(pattern, BACKBONES)}. List all: dasl backbones")
+        raise console.fail(
+            f"No backbone fits{closest(pattern, BACKBONES)}. List all: dasl backbones"
+        )
     backbones.sort(key=lambda item: (item[1].parameters, item[0]))
-    if as_json():
-        print_json(
+    if console.as_json():
+        console.print_json(
             [{"name": name, **info.model_dump(exclude={"weights"})} for name, info in backbones]
         )
         return
@@ -72,9 +74,9 @@ def backbones(
         for name, info in backbones
     ]
     if as_csv:
-        print_csv(headers, rows)
+        console.print_csv(headers, rows)
         return
-    print_table(headers, rows)
-    note(
+    console.print_table(headers, rows)
+    console.note(
         f"{len(backbones)} networks. IMAGE SIZE is that of the published weights. A spec names one as backbone.name"
     )

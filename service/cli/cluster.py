@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli import console
 from service.cli.inputs import connect
-from service.cli.output import note, print_facts, print_if_json, print_line, print_table
 
 if TYPE_CHECKING:
     from service.client.models import Cluster
@@ -20,7 +20,7 @@ def cluster() -> None:
     """Show the cluster's nodes, CPUs and GPUs, and the queue."""
     with connect() as client:
         snapshot = client.cluster()
-    if print_if_json(snapshot):
+    if console.print_if_json(snapshot):
         return
     if snapshot.at is None:
         state = "not seen yet"
@@ -29,7 +29,7 @@ def cluster() -> None:
         state = "idle: Ray starts with the next job" if is_idle else "Ray is starting"
     else:
         state = "alive" if snapshot.alive else "does not answer"
-    print_facts(
+    console.print_facts(
         [
             ("cluster", state),
             ("seen", snapshot.at),
@@ -42,7 +42,7 @@ def cluster() -> None:
         ]
     )
     if snapshot.nodes:
-        print_line()
+        console.print_line()
         nodes = [
             [
                 node.address or node.id,
@@ -53,14 +53,14 @@ def cluster() -> None:
             ]
             for node in snapshot.nodes
         ]
-        print_table(["NODE", "CPUS USED", "GPUS USED", "GPU TYPE", "STATE"], nodes)
+        console.print_table(["NODE", "CPUS USED", "GPUS USED", "GPU TYPE", "STATE"], nodes)
     if snapshot.queue:
-        print_line()
+        console.print_line()
         jobs = [
             [job.priority, job.id, job.name, job.created_at, job.reason or None]
             for job in snapshot.queue
         ]
-        print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], jobs)
+        console.print_table(["PRIORITY", "WAITING", "NAME", "SINCE", "REASON"], jobs)
 
 
 NodeArgument = Annotated[
@@ -84,9 +84,9 @@ def drain(
         client.drain(node, save=save, reason=reason)
         names = [(up.id, up.address, up.name) for up in client.cluster().nodes]
     if node is None or any(node in names_of_node for names_of_node in names):
-        print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
+        console.print_line(f"{'All nodes get' if node is None else f'{node} gets'} no new workers.")
     else:
-        note(
+        console.note(
             f"No node that is up has the id, name or address {node!r}: see `dasl cluster`. One that joins with it "
             f"gets no workers; if that is not meant, run: dasl undrain {node}"
         )
@@ -98,7 +98,7 @@ def undrain(node: NodeArgument = None) -> None:
     with connect() as client:
         drains = client.undrain(node)
     drained = ", ".join(drain.node or "the whole cluster" for drain in drains) or "nothing"
-    print_line(f"Still drained: {drained}.")
+    console.print_line(f"Still drained: {drained}.")
 
 
 def _ray(snapshot: Cluster) -> str | None:

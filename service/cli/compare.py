@@ -12,18 +12,9 @@ import typer
 
 from dasl_core.headlines import HEADLINES, denominator, is_share_of_images, number_of
 from dasl_core.vocabulary import TRAINED
+from service.cli import console
+from service.cli.formats import duration, number
 from service.cli.inputs import connect, ids_or_names
-from service.cli.output import (
-    AsCsv,
-    as_json,
-    duration,
-    note,
-    number,
-    print_csv,
-    print_if_json,
-    print_line,
-    print_table,
-)
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -58,7 +49,7 @@ def compare(
             help="Two or more jobs: ids or their beginnings, names, or `last`.",
         ),
     ],
-    as_csv: AsCsv = False,
+    as_csv: console.AsCsv = False,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown instead of a table.")
     ] = False,
@@ -66,25 +57,27 @@ def compare(
     """Compare jobs: state, time, headline metrics of the newest evaluation, and resolved settings that differ."""
     from dasl_core.spec.differences import differing
 
-    if as_csv + as_markdown + as_json() > 1:
+    if as_csv + as_markdown + console.as_json() > 1:
         raise typer.BadParameter("choose one of --csv, --markdown and --json")
     with connect() as client:
         compared = [_fetch(client, reference) for reference in jobs]
     if len({entry.job.id for entry in compared}) < 2:
         raise typer.BadParameter("name two different jobs or more")
     settings = differing([_settings(entry.job) for entry in compared])
-    if print_if_json([_as_dict(entry, settings, column) for column, entry in enumerate(compared)]):
+    if console.print_if_json(
+        [_as_dict(entry, settings, column) for column, entry in enumerate(compared)]
+    ):
         return
     headers = ["", *(entry.job.name for entry in compared)]
     rows = _rows(compared, settings, exact=as_csv)
     if as_csv:
-        print_csv(headers, rows)
+        console.print_csv(headers, rows)
     elif as_markdown:
-        print_line(_markdown(headers, rows))
+        console.print_line(_markdown(headers, rows))
     else:
-        print_table(headers, rows)
+        console.print_table(headers, rows)
     for remark in _remarks(compared):
-        note(remark)
+        console.note(remark)
 
 
 def _fetch(client: Client, reference: str) -> _Compared:

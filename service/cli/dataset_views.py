@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from dasl_core.text import describe_endings
+from service.cli import console
+from service.cli.formats import duration, size
 from service.cli.inputs import id_argument
-from service.cli.output import duration, hint, print_facts, print_if_json, print_line, size
 from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def wait_for_images(wait: Callable[..., Dataset], dataset: Dataset) -> tuple[Dat
     """Wait for an ingest or a refresh, and return the data set and whether it failed."""
     from service.client.errors import DatasetFailed
 
-    hint(f"Reading the images of {dataset.name} ({dataset.id}) ...")
+    console.hint(f"Reading the images of {dataset.name} ({dataset.id}) ...")
     try:
         return wait(dataset.id, on_poll=progress_notes(progress_of)), False
     except DatasetFailed as error:
@@ -101,10 +102,10 @@ def print_dataset(
         prepared: descriptions of its preparations, which JSON leaves out.
         with_error: whether to say why its ingest failed, which JSON says always.
     """
-    if print_if_json(dataset):
+    if console.print_if_json(dataset):
         return
     facts = dataset.facts or {}
-    print_facts(
+    console.print_facts(
         [
             ("id", dataset.id),
             ("name", dataset.name),
@@ -127,16 +128,20 @@ def print_dataset(
     if report is None:
         return
     for warning in report.warnings:
-        print_line(f"Warning: {warning}.")
+        console.print_line(f"Warning: {warning}.")
     if report.num_ignored:
         files = "1 file" if report.num_ignored == 1 else f"{report.num_ignored:,} files"
         endings = describe_endings(report.ignored_endings)
-        print_line(f"Ignored {files} without the ending of an image: {endings}.")
+        console.print_line(f"Ignored {files} without the ending of an image: {endings}.")
     if not report.num_skipped:
         return
-    print_line(f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:")
+    console.print_line(
+        f"Skipped {report.num_skipped} {'file' if report.num_skipped == 1 else 'files'}:"
+    )
     for file in report.skipped[:_MAX_SKIPPED_SHOWN]:
-        print_line(f"  {file.path}: {file.reason}")
+        console.print_line(f"  {file.path}: {file.reason}")
     hidden = report.num_skipped - min(len(report.skipped), _MAX_SKIPPED_SHOWN)
     if hidden:
-        print_line(f"  ... and {hidden} more (list all: dasl datasets show {dataset.id} --json)")
+        console.print_line(
+            f"  ... and {hidden} more (list all: dasl datasets show {dataset.id} --json)"
+        )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli import preparations, preview
+from service.cli import console, preparations, preview
 from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images
+from service.cli.formats import size
 from service.cli.inputs import (
     Yes,
     confirm_deletion,
@@ -20,16 +21,6 @@ from service.cli.inputs import (
     given,
     output_file,
     text_option,
-)
-from service.cli.output import (
-    as_json,
-    columns,
-    fail,
-    note,
-    print_line,
-    print_records,
-    print_result,
-    size,
 )
 from service.cli.progress import progress_bars
 
@@ -110,25 +101,25 @@ def add(
             dataset, _ = wait_for_images(client.datasets.wait, dataset)
     print_dataset(dataset, with_error=False)
     if dataset.state == "failed":
-        note(
+        console.note(
             f"The name stays taken until you remove the data set: dasl datasets rm {dataset.id}. Once its files are "
             f"corrected, read it again: dasl datasets refresh {dataset.id}"
         )
-        raise fail(f"Data set {dataset.name} failed: {dataset.error_message}")
+        raise console.fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 
 @app.command("list")
 def list_datasets() -> None:
     """List data sets, newest first."""
     shown = {
-        **columns("id", "name", "state"),
+        **console.columns("id", "name", "state"),
         "VERSION": lambda dataset: dataset.version if dataset.facts else None,
         "IMAGES": lambda dataset: (dataset.facts or {}).get("num_images"),
         "CLASSES": lambda dataset: (dataset.facts or {}).get("num_classes"),
         "WHERE": lambda dataset: dataset.uri,
     }
     with connect() as client:
-        print_records(client.datasets.list(), shown)
+        console.print_records(client.datasets.list(), shown)
 
 
 @app.command()
@@ -136,7 +127,7 @@ def show(dataset: DatasetId) -> None:
     """Show a data set. Its ingest report has image counts and skipped files."""
     with connect() as client:
         record = client.datasets.get(dataset)
-        prepared = [] if as_json() else list(client.preparations.list(record.id))
+        prepared = [] if console.as_json() else list(client.preparations.list(record.id))
     print_dataset(record, [preparations.describe(preparation) for preparation in prepared])
 
 
@@ -153,7 +144,7 @@ def rm(dataset: DatasetId, yes: Yes = False) -> None:
         client.datasets.delete(record.id)
     images = "The images are not touched" if record.upload is None else "The upload is removed"
     text = f"Removed data set {record.name} ({record.id}). {images}."
-    print_result({"deleted": record.id}, text)
+    console.print_result({"deleted": record.id}, text)
 
 
 @app.command()
@@ -175,14 +166,14 @@ def refresh(
     print_dataset(record, with_error=not failed)
     if failed:
         in_use = f"; version {record.version} stays in use" if record.state == "ready" else ""
-        raise fail(f"The refresh of {record.name} failed{in_use}: {record.error_message}")
-    if wait and not as_json() and before.state == "ready":
+        raise console.fail(f"The refresh of {record.name} failed{in_use}: {record.error_message}")
+    if wait and not console.as_json() and before.state == "ready":
         changes = record.report.changes if record.report is not None else None
         if record.version == before.version:
-            print_line("No image has changed.")
+            console.print_line("No image has changed.")
         elif changes is not None:
             counts = ", ".join(f"{count:,} {name}" for name, count in changes.items())
-            print_line(f"Version {record.version}: {counts}.")
+            console.print_line(f"Version {record.version}: {counts}.")
 
 
 @app.command()
@@ -195,7 +186,7 @@ def versions(
     """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""
     shown = {
         "VERSION": lambda version: version.number,
-        **columns("created_at"),
+        **console.columns("created_at"),
         "IMAGES": lambda version: (version.facts or {}).get("num_images"),
         "ADDED": lambda version: version.changes and version.changes.added,
         "REMOVED": lambda version: version.changes and version.changes.removed,
@@ -205,7 +196,7 @@ def versions(
     with connect() as client:
         dataset_id = client.datasets.get(dataset).id
         pages = client.datasets.versions(dataset_id, page_size=min(limit, 100))
-        print_records(islice(pages, limit), shown)
+        console.print_records(islice(pages, limit), shown)
 
 
 @app.command("contact-sheet")
@@ -218,8 +209,8 @@ def contact_sheet(
     try:
         output.write_bytes(content)
     except OSError as error:
-        raise fail(f"{output} cannot be written: {error.strerror}") from error
-    print_result({"file": str(output), "size": len(content)}, f"Saved {output}.")
+        raise console.fail(f"{output} cannot be written: {error.strerror}") from error
+    console.print_result({"file": str(output), "size": len(content)}, f"Saved {output}.")
 
 
 for commands in (preview.dataset_commands, preparations.app):
@@ -245,18 +236,20 @@ def _upload(client: Client, path: str, name: str, source: dict[str, Any]) -> Dat
 
     content = open_content(Path(path).expanduser())
     if isinstance(content, FolderContent):
-        note(f"Packing {content.num_images:,} images ({size(content.size)}) ...")
+        console.note(f"Packing {content.num_images:,} images ({size(content.size)}) ...")
         for skipped in content.skipped[:_MAX_SKIPPED_SHOWN]:
-            note(f"  left out: {skipped} (a link that leads out of the folder, or not readable)")
+            console.note(
+                f"  left out: {skipped} (a link that leads out of the folder, or not readable)"
+            )
         if (hidden := len(content.skipped) - _MAX_SKIPPED_SHOWN) > 0:
-            note(f"  left out: {hidden} more")
+            console.note(f"  left out: {hidden} more")
     is_first = True
     with progress_bars() as on_bytes:
 
         def on_upload(received: int, total: int) -> None:
             nonlocal is_first
             if is_first and received:
-                note(f"Resuming: the server has {size(received)} of {size(total)}")
+                console.note(f"Resuming: the server has {size(received)} of {size(total)}")
             is_first = False
             on_bytes("upload", received, total)
 

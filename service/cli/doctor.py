@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from service.cli.output import as_json, print_json, print_line
+from service.cli import console
 
 if TYPE_CHECKING:
     from service.doctor import Finding
@@ -23,18 +23,20 @@ def doctor() -> None:
     for section in (installation, local_storage, ray, server):
         for finding in section.run_checks():
             findings.append(finding)
-            if not as_json():
+            if not console.as_json():
                 _print(finding)
     num_failed = sum(finding.state == "fail" for finding in findings)
-    if as_json():
-        print_json({"ok": not num_failed, "checks": [finding.as_dict() for finding in findings]})
+    if console.as_json():
+        console.print_json(
+            {"ok": not num_failed, "checks": [finding.as_dict() for finding in findings]}
+        )
     elif num_failed:
-        print_line(f"\n{num_failed} of {len(findings)} checks failed.")
+        console.print_line(f"\n{num_failed} of {len(findings)} checks failed.")
     if num_failed:
         raise typer.Exit(1)
 
 
 def _print(finding: Finding) -> None:
-    print_line(f"{finding.state:<4}  {finding.name:<19} {finding.message}")
+    console.print_line(f"{finding.state:<4}  {finding.name:<19} {finding.message}")
     if finding.remedy:
-        print_line(f"{'':26}{finding.remedy}")
+        console.print_line(f"{'':26}{finding.remedy}")

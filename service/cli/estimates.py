@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from service.cli.output import duration, plain, size
+from service.cli.formats import duration, plain, size
 
 if TYPE_CHECKING:
     from service.wire.experiments import ExperimentEstimate

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli import console
 from service.cli.estimates import span, together
+from service.cli.formats import number, size
 from service.cli.inputs import (
     Overrides,
     SpecFile,
@@ -19,24 +21,6 @@ from service.cli.inputs import (
     output_file,
     read_file,
     with_overrides,
-)
-from service.cli.output import (
-    Columns,
-    as_json,
-    columns,
-    core_extra,
-    fail,
-    note,
-    note_warnings,
-    number,
-    print_if_json,
-    print_json,
-    print_line,
-    print_record,
-    print_records,
-    print_result,
-    print_table,
-    size,
 )
 
 if TYPE_CHECKING:
@@ -91,15 +75,15 @@ def submit(
     body = _read(spec, overrides, seed)
     with connect() as client:
         experiment = client.experiments.submit(body, idempotency_key=idempotency_key)
-    note_warnings(experiment.warnings)
-    if experiment.estimate is not None and not as_json():
-        note(together(experiment.estimate))
+    console.note_warnings(experiment.warnings)
+    if experiment.estimate is not None and not console.as_json():
+        console.note(together(experiment.estimate))
     submitted = f"Submitted {len(experiment.jobs)} jobs of {experiment.name} as {experiment.id}."
     if not watch:
         remedy = f"See: dasl experiments show {experiment.id}"
-        print_result(experiment, f"{submitted} {remedy}")
+        console.print_result(experiment, f"{submitted} {remedy}")
         return
-    note(submitted)
+    console.note(submitted)
     _watch(experiment.id)
 
 
@@ -108,8 +92,8 @@ def validate(spec: SpecFile, overrides: Overrides, seed: Seeds = None) -> None:
     """Resolve the specs of all variants, and estimate time and disk of their jobs. Nothing is submitted."""
     with connect() as client:
         answer = client.experiments.validate(_read(spec, overrides, seed))
-    note_warnings(answer.warnings)
-    if print_if_json(answer):
+    console.note_warnings(answer.warnings)
+    if console.print_if_json(answer):
         return
     counts = ("train_images", "held_out_images", "total_steps")
     rows = [
@@ -122,8 +106,8 @@ def validate(spec: SpecFile, overrides: Overrides, seed: Seeds = None) -> None:
         for variant in answer.variants
     ]
     headers = ["TRAINING IMAGES", "HELD OUT", "STEPS", "TIME OF A JOB", "CHECKPOINTS"]
-    print_table(["VARIANT", *headers], rows)
-    print_line(f"\n{together(answer.estimate)}")
+    console.print_table(["VARIANT", *headers], rows)
+    console.print_line(f"\n{together(answer.estimate)}")
 
 
 def _read(path: Path, overrides: list[str], seeds: list[int] | None) -> dict[str, Any]:
@@ -151,37 +135,37 @@ def _watch(experiment_id: str) -> None:
         nonlocal states
         if experiment.statuses != states:
             states = experiment.statuses
-            note(f"{experiment.name}: {_counts(experiment)}")
+            console.note(f"{experiment.name}: {_counts(experiment)}")
 
     with connect(patience=0.0) as client:
         try:
             experiment = client.experiments.wait(experiment_id, on_poll=report)
         except KeyboardInterrupt as interrupt:
-            note(
+            console.note(
                 f"\nThe jobs were not stopped. See: dasl experiments show {experiment_id}   "
                 f"Cancel them: dasl experiments cancel {experiment_id}"
             )
             raise typer.Exit(130) from interrupt
-    if as_json():
-        print_json(experiment)
+    if console.as_json():
+        console.print_json(experiment)
     else:
         _print_results(experiment)
     if set(experiment.statuses) != {"succeeded"}:
-        raise fail(f"Not all jobs have succeeded: {_counts(experiment)}")
+        raise console.fail(f"Not all jobs have succeeded: {_counts(experiment)}")
 
 
 @app.command("list")
 def list_experiments() -> None:
     """List experiments, newest first."""
-    shown: Columns[ExperimentSummary] = {
-        **columns("id", "name"),
+    shown: console.Columns[ExperimentSummary] = {
+        **console.columns("id", "name"),
         "VARIANTS": lambda record: len(record.variants),
         "SEEDS": lambda record: len(record.seeds),
         "JOBS": _counts,
-        **columns("created_at"),
+        **console.columns("created_at"),
     }
     with connect() as client:
-        print_records(client.experiments.list(), shown)
+        console.print_records(client.experiments.list(), shown)
 
 
 @app.command()
@@ -192,7 +176,7 @@ def show(
     as_markdown: AsMarkdown = False,
 ) -> None:
     """Show the jobs of an experiment, its variants over the seeds, and what the differences allow to say."""
-    if as_csv + as_markdown + as_json() > 1:
+    if as_csv + as_markdown + console.as_json() > 1:
         raise typer.BadParameter("choose one of --csv, --markdown and --json")
     with connect() as client:
         record = client.experiments.get(experiment)
@@ -200,19 +184,19 @@ def show(
             record.results = _results_of(client, record.id, metric)
         if as_csv or as_markdown:
             text = client.experiments.table(record.id, "csv" if as_csv else "markdown", metric)
-            print_line(text.rstrip("\n"))
+            console.print_line(text.rstrip("\n"))
             return
     facts = [("id", record.id), ("name", record.name), ("created", record.created_at)]
-    print_record(record, [*facts, ("jobs", _counts(record))])
-    if as_json():
+    console.print_record(record, [*facts, ("jobs", _counts(record))])
+    if console.as_json():
         return
-    print_line()
+    console.print_line()
     jobs = {(job.variant, job.seed): f"{job.status} {job.id or ''}".strip() for job in record.jobs}
     rows = []
     for variant in record.variants:
         keys = ((variant.name, seed) for seed in record.seeds)
         rows.append([variant.name, *(jobs[key] for key in keys if key in jobs)])
-    print_table(["VARIANT", *(f"SEED {seed}" for seed in record.seeds)], rows)
+    console.print_table(["VARIANT", *(f"SEED {seed}" for seed in record.seeds)], rows)
     _print_results(record)
 
 
@@ -226,7 +210,9 @@ def _results_of(client: Client, experiment_id: str, metric: str) -> Results:
     if not any(variant.values for table in results.metrics for variant in table.variants):
         names = [table.metric for table in client.experiments.results(experiment_id).metrics]
         if names:
-            raise fail(f"--metric {metric}: no job has measured it. There are: {', '.join(names)}")
+            raise console.fail(
+                f"--metric {metric}: no job has measured it. There are: {', '.join(names)}"
+            )
     return results
 
 
@@ -241,7 +227,7 @@ def plot(
     """Draw a metric by step, as mean and range over the seeds, and the paired differences. Needs the core extra."""
     if output is not None and output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"--output {output}: expected the ending .png, .svg or .pdf")
-    with core_extra("experiments plot"):
+    with console.core_extra("experiments plot"):
         from service.cli.experiment_plot import draw
     with connect() as client:
         experiment = id_of_experiment(client, experiment)
@@ -250,7 +236,7 @@ def plot(
         record = client.experiments.get(experiment)
     file = output or Path(f"{experiment}.png")
     draw(record, curves, table, file)
-    print_result({"file": str(file), "metric": name}, f"Wrote {file}.")
+    console.print_result({"file": str(file), "metric": name}, f"Wrote {file}.")
 
 
 def _table_of(
@@ -260,7 +246,7 @@ def _table_of(
     results = client.experiments.results(experiment, metric)
     name = metric or results.metric
     if name is None:
-        raise fail("No job has succeeded yet. Name a metric to draw, such as --metric loss")
+        raise console.fail("No job has succeeded yet. Name a metric to draw, such as --metric loss")
     return name, next((table for table in results.metrics if table.metric == name), None)
 
 
@@ -269,7 +255,7 @@ def cancel(experiment: ExperimentId) -> None:
     """Cancel all jobs of an experiment that have not ended."""
     with connect() as client:
         record = client.experiments.cancel(id_of_experiment(client, experiment))
-    print_result(record, f"{record.name}: {_counts(record)}.")
+    console.print_result(record, f"{record.name}: {_counts(record)}.")
 
 
 @app.command()
@@ -287,7 +273,7 @@ def rm(
         what += f" and its {sum(record.statuses.values())} jobs with all files" if jobs else ""
         confirm_deletion(what, yes)
         client.experiments.delete(record.id, jobs=jobs)
-    print_result({"deleted": record.id}, f"Deleted {what}.")
+    console.print_result({"deleted": record.id}, f"Deleted {what}.")
 
 
 def _counts(experiment: ExperimentSummary) -> str:
@@ -299,13 +285,13 @@ def _counts(experiment: ExperimentSummary) -> str:
 def _print_results(experiment: ExperimentView) -> None:
     results = experiment.results
     for table in results.metrics:
-        print_line()
+        console.print_line()
         headers = ["VARIANT", table.metric.upper(), "STD", "MIN", "MAX", "N"]
         headers += [f"MINUS {results.baseline}".upper(), "T INTERVAL", "BOOTSTRAP INTERVAL"]
-        print_table([*headers, "PAIRS", "VERDICT"], map(_row, table.variants))
+        console.print_table([*headers, "PAIRS", "VERDICT"], map(_row, table.variants))
     for lines in (results.sentences, results.notes):
         if lines:
-            print_line("\n" + "\n".join(lines))
+            console.print_line("\n" + "\n".join(lines))
 
 
 def _row(result: VariantResult) -> list[object]:

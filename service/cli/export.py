@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from dasl_core.vocabulary import ExportFormat
+from service.cli import console
 from service.cli.files import checkpoint_id
 from service.cli.inputs import connect
 from service.cli.models import finished
-from service.cli.output import core_extra, fail, print_result
 from service.cli.progress import progress_bars
 
 app = typer.Typer()
@@ -50,13 +50,13 @@ def export(
         return
     if not Path(checkpoint).is_dir():
         raise typer.BadParameter(f"{checkpoint} is not the folder of a downloaded checkpoint")
-    with core_extra("export"):
+    with console.core_extra("export"):
         from dasl_core.export.formats import export_checkpoint
     try:
         path = export_checkpoint(Path(checkpoint), format, output)
     except ValueError as error:
-        raise fail(str(error)) from error
-    print_result({"format": format, "path": str(path)}, f"Wrote {path}.")
+        raise console.fail(str(error)) from error
+    console.print_result({"format": format, "path": str(path)}, f"Wrote {path}.")
 
 
 def _export_there(checkpoint: str, format: ExportFormat, output: Path | None) -> None:
@@ -69,4 +69,4 @@ def _export_there(checkpoint: str, format: ExportFormat, output: Path | None) ->
         with progress_bars() as on_bytes:
             client.model_runs.download(run, folder, on_bytes=on_bytes)
     path = folder / run.files[0].name if len(run.files) == 1 else folder
-    print_result({"format": format, "path": str(path)}, f"Wrote {path}.")
+    console.print_result({"format": format, "path": str(path)}, f"Wrote {path}.")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dasl_core.headlines import is_ranked, rank_of_checkpoint
+from service.cli import console
+from service.cli.formats import number, plain, size
 from service.cli.inputs import (
     Best,
     DownloadFolder,
@@ -16,21 +18,6 @@ from service.cli.inputs import (
     id_argument,
     id_of_job,
     output_folder,
-)
-from service.cli.output import (
-    Columns,
-    as_json,
-    columns,
-    fail,
-    note,
-    number,
-    plain,
-    print_json,
-    print_line,
-    print_records,
-    print_result,
-    print_table,
-    size,
 )
 from service.cli.progress import progress_bars
 
@@ -44,16 +31,16 @@ app = typer.Typer()
 @app.command()
 def checkpoints(job: JobId) -> None:
     """List a job's checkpoints, oldest first."""
-    shown: Columns[CheckpointView] = {
-        **columns("id", "step"),
+    shown: console.Columns[CheckpointView] = {
+        **console.columns("id", "step"),
         "EPOCH": lambda checkpoint: number(checkpoint.epoch),
         "SIZE": lambda checkpoint: size(checkpoint.size),
         "": _marks,
-        **columns("created_at"),
+        **console.columns("created_at"),
     }
     with connect() as client:
         job = id_of_job(client, job)
-        print_records(client.jobs.checkpoints(job), shown)
+        console.print_records(client.jobs.checkpoints(job), shown)
 
 
 @app.command()
@@ -74,11 +61,11 @@ def download(
         directory = output or Path(checkpoint)
         with progress_bars() as on_bytes:
             paths = client.checkpoints.download(checkpoint, directory, on_bytes=on_bytes)
-    if as_json():
+    if console.as_json():
         files = [str(path) for path in paths]
-        print_json({"checkpoint": checkpoint, "directory": str(directory), "files": files})
+        console.print_json({"checkpoint": checkpoint, "directory": str(directory), "files": files})
         return
-    print_table(["FILE", "SIZE"], [[path, size(path.stat().st_size)] for path in paths])
+    console.print_table(["FILE", "SIZE"], [[path, size(path.stat().st_size)] for path in paths])
 
 
 @app.command()
@@ -90,7 +77,7 @@ def pin(
     with connect() as client:
         record = client.checkpoints.pin(checkpoint, not off)
     state = "pinned" if record.pinned else "no longer pinned"
-    print_result(record, f"Checkpoint {record.id} is {state}.")
+    console.print_result(record, f"Checkpoint {record.id} is {state}.")
 
 
 def _marks(checkpoint: CheckpointView) -> str:
@@ -111,17 +98,17 @@ def artifacts(
             with progress_bars() as on_bytes:
                 for artifact in records:
                     client.jobs.download_artifact(job, artifact, output, on_bytes=on_bytes)
-    if as_json():
+    if console.as_json():
         directory = None if output is None else str(output)
-        print_json([{**plain(artifact), "directory": directory} for artifact in records])
+        console.print_json([{**plain(artifact), "directory": directory} for artifact in records])
         return
     rows = [[artifact.name, size(artifact.size), artifact.content_type] for artifact in records]
-    print_table(["NAME", "SIZE", "TYPE"], rows)
+    console.print_table(["NAME", "SIZE", "TYPE"], rows)
     if removed_at is not None:
-        note(f"Retention removed this job's files on {removed_at:%Y-%m-%d %H:%M} UTC.")
+        console.note(f"Retention removed this job's files on {removed_at:%Y-%m-%d %H:%M} UTC.")
     if output is not None:
         files = "1 file" if len(records) == 1 else f"{len(records)} files"
-        print_line(f"Downloaded {files} to {output}.")
+        console.print_line(f"Downloaded {files} to {output}.")
 
 
 def checkpoint_id(client: Client, value: str, best: bool) -> str:
@@ -133,7 +120,7 @@ def checkpoint_id(client: Client, value: str, best: bool) -> str:
     job = id_of_job(client, value)
     checkpoints = client.jobs.checkpoints(job)
     if not checkpoints:
-        raise fail(f"Job {job} has no checkpoint yet. Show its state: dasl show {job}")
+        raise console.fail(f"Job {job} has no checkpoint yet. Show its state: dasl show {job}")
     if not best:
         return max(checkpoints, key=lambda x: (x.final, x.step, x.id)).id
     by = ((client.jobs.get(job).resolved or {}).get("checkpoints") or {}).get("best_by")
@@ -141,5 +128,7 @@ def checkpoint_id(client: Client, value: str, best: bool) -> str:
     newest_first = [x for x in reversed(checkpoints) if is_ranked(x.metrics or {}, by)]
     if not newest_first:
         metric = by or "knn_top1 or recall_at_1"
-        raise fail(f"No checkpoint of job {job} has {metric}. List them: dasl checkpoints {job}")
+        raise console.fail(
+            f"No checkpoint of job {job} has {metric}. List them: dasl checkpoints {job}"
+        )
     return max(newest_first, key=lambda x: rank_of_checkpoint(x.metrics or {}, x.step, by)).id

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from service.cli import console
 from service.cli.inputs import Split, dataset_name, output_file
-from service.cli.output import core_extra
 
 app = typer.Typer()
 
@@ -31,7 +31,7 @@ def init(
 ) -> None:
     """Look at images and write a spec for them, with advice in comments. Needs no server."""
     name = dataset_name(name, images)
-    with core_extra("init"):
+    with console.core_extra("init"):
         from dasl_core.standalone.first_spec import init as run
         from dasl_core.standalone.images import ImageLocation
     raise typer.Exit(run(ImageLocation(images, split, "IMAGES"), name, output, force=force))

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dasl_core.headlines import ACCURACIES
+from service.cli import console
 from service.cli.estimates import described, facts_of
+from service.cli.formats import number, tags_text
 from service.cli.inputs import (
     JobId,
     Overrides,
@@ -23,23 +25,6 @@ from service.cli.inputs import (
     read_spec,
     tags,
     with_overrides,
-)
-from service.cli.output import (
-    AsCsv,
-    as_json,
-    columns,
-    hint,
-    note,
-    note_warnings,
-    number,
-    print_facts,
-    print_if_json,
-    print_json,
-    print_json_line,
-    print_line,
-    print_records,
-    print_result,
-    tags_text,
 )
 from service.cli.show import epochs
 from service.states import JobStatus
@@ -63,14 +48,14 @@ def submit(
     body = read_spec(spec, overrides)
     with connect() as client:
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
-    note_warnings(job.warnings)
+    console.note_warnings(job.warnings)
     submitted = f"Submitted {job.name} as {job.id}."
-    if job.estimate is not None and not as_json():
-        note(described(job.estimate))
+    if job.estimate is not None and not console.as_json():
+        console.note(described(job.estimate))
     if not watch:
-        print_result(job, f"{submitted} Watch it with: dasl watch {job.id}")
+        console.print_result(job, f"{submitted} Watch it with: dasl watch {job.id}")
         return
-    hint(submitted)
+    console.hint(submitted)
     _watch(job.id)
 
 
@@ -89,14 +74,16 @@ def validate(
         return
     with connect() as client:
         answer = client.jobs.validate(body)
-    note_warnings(answer.warnings)
-    if print_if_json(answer):
+    console.note_warnings(answer.warnings)
+    if console.print_if_json(answer):
         return
     import yaml
 
-    print_line(yaml.safe_dump(answer.resolved, sort_keys=False, allow_unicode=True).rstrip())
-    print_line()
-    print_facts(facts_of(answer.estimate))
+    console.print_line(
+        yaml.safe_dump(answer.resolved, sort_keys=False, allow_unicode=True).rstrip()
+    )
+    console.print_line()
+    console.print_facts(facts_of(answer.estimate))
 
 
 def _validate_locally(path: Path, body: dict[str, Any]) -> None:
@@ -110,7 +97,7 @@ def _validate_locally(path: Path, body: dict[str, Any]) -> None:
         raise InvalidSpec("\n".join([f"{path} is not a valid spec", *lines]))
     answer = {"valid": True, "not_checked": checks.not_checked}
     unchecked = "; ".join(checks.not_checked)
-    print_result(answer, f"{path} is a valid spec. Not checked: {unchecked}.")
+    console.print_result(answer, f"{path} is a valid spec. Not checked: {unchecked}.")
 
 
 @app.command("jobs")
@@ -128,7 +115,7 @@ def list_jobs(
     limit: Annotated[
         int, typer.Option("-n", "--limit", min=1, help="Maximum number of jobs.")
     ] = 20,
-    as_csv: AsCsv = False,
+    as_csv: console.AsCsv = False,
 ) -> None:
     """List jobs, newest first."""
     with connect() as client:
@@ -141,7 +128,7 @@ def list_jobs(
         )
         jobs = list(islice(pages, limit))
     shown: dict[str, Callable[[Job], object]] = {
-        **columns("id", "name", "status", "priority"),
+        **console.columns("id", "name", "status", "priority"),
         "DATA SET": lambda job: job.dataset.name,
         "METHOD": lambda job: ((job.resolved or {}).get("method") or {}).get("name"),
         "EPOCH": epochs,
@@ -156,7 +143,7 @@ def list_jobs(
         "TAGS": lambda job: tags_text(job.tags) or None,
         "CREATED": lambda job: job.created_at,
     }
-    print_records(jobs, shown, as_csv)
+    console.print_records(jobs, shown, as_csv)
 
 
 def _accuracy(job: Job, field: str) -> str | None:
@@ -188,23 +175,23 @@ def logs(
         job = id_of_job(client, job)
         if follow:
             for line in client.jobs.follow_logs(job, tail=tail):
-                if as_json():
-                    print_json_line({"line": line})
+                if console.as_json():
+                    console.print_json_line({"line": line})
                 else:
-                    print_line(line)
+                    console.print_line(line)
             return
         text = client.jobs.logs(job, tail=tail, attempt=attempt)
         ended = not text and client.jobs.get(job).done
-    if as_json():
-        print_json({"job": job, "lines": text.splitlines()})
+    if console.as_json():
+        console.print_json({"job": job, "lines": text.splitlines()})
     elif text:
-        print_line(text.rstrip("\n"))
+        console.print_line(text.rstrip("\n"))
     elif ended:
-        note(
+        console.note(
             "No log lines are stored: none were printed, or they were removed after their retention."
         )
     else:
-        note("There are no log lines yet.")
+        console.note("There are no log lines yet.")
 
 
 @app.command()
@@ -214,7 +201,7 @@ def cancel(job: JobId) -> None:
         record = client.jobs.cancel(id_of_job(client, job))
     cancelled = record.status == JobStatus.CANCELLED
     text = "is cancelled" if cancelled else "stops after its current step"
-    print_result(record, f"Job {record.id} {text}.")
+    console.print_result(record, f"Job {record.id} {text}.")
 
 
 @app.command()
@@ -224,8 +211,8 @@ def pause(job: JobId) -> None:
         record = client.jobs.pause(id_of_job(client, job))
     paused = record.status == JobStatus.PAUSED
     text = "is paused" if paused else "pauses after its current step"
-    print_result(record, f"Job {record.id} {text}.")
-    hint(f"Resume it{'' if paused else ' once it is paused'}: dasl resume {record.id}")
+    console.print_result(record, f"Job {record.id} {text}.")
+    console.hint(f"Resume it{'' if paused else ' once it is paused'}: dasl resume {record.id}")
 
 
 @app.command()
@@ -233,7 +220,7 @@ def resume(job: JobId) -> None:
     """Resume a paused job. It is queued again and continues from its last checkpoint."""
     with connect() as client:
         record = client.jobs.resume(id_of_job(client, job))
-    print_result(record, f"Job {record.id} is {record.status} again.")
+    console.print_result(record, f"Job {record.id} is {record.status} again.")
 
 
 @app.command()
@@ -256,14 +243,14 @@ def clone(
     start = None if checkpoint == "none" else checkpoint
     with connect() as client:
         record = client.jobs.clone(id_of_job(client, job), changes, checkpoint=start)
-    note_warnings(record.warnings)
+    console.note_warnings(record.warnings)
     if watch:
         _watch(record.id)
         return
     start = record.start_checkpoint_id
     origin = f"continues from {start}" if start else "starts from scratch"
     text = f"Submitted {record.name} as {record.id}, which {origin}."
-    print_result(record, f"{text} Watch it with: dasl watch {record.id}")
+    console.print_result(record, f"{text} Watch it with: dasl watch {record.id}")
 
 
 @app.command()
@@ -308,7 +295,7 @@ def update(
     text += f", tags {tags_text(record.tags) or 'none'}"
     text += "" if record.max_hours is None else f", at most {record.max_hours:g} hours"
     text += "" if record.workers is None else f", {record.workers} workers"
-    print_result(record, f"{text}.")
+    console.print_result(record, f"{text}.")
 
 
 def _watch(job: str) -> None:
@@ -322,7 +309,7 @@ def _watch(job: str) -> None:
             with choose_view() as view:
                 record = watch_job(client, job_id, view)
         except KeyboardInterrupt as interrupt:
-            note(
+            console.note(
                 f"\nJob {job_id} was not stopped. Watch it again: dasl watch {job_id}   "
                 f"Cancel it: dasl cancel {job_id}"
             )

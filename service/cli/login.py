@@ -10,8 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import typer
 
+from service.cli import console
+from service.cli.formats import plain
 from service.cli.inputs import connect
-from service.cli.output import fail, note, plain, print_result
 
 if TYPE_CHECKING:
     from service.wire.access import StartedLogin, TokenView
@@ -45,12 +46,12 @@ def login(
     with connect() as client:
         stored = stored_url()
         if stored not in (None, client.url) and not overwrite:
-            raise fail(
+            raise console.fail(
                 f"{config_path()} has the token of {stored}; replace it with: dasl login --overwrite"
             )
         with Callback(port) as callback:
             started = client.login.start(callback.address)
-            note(f"Open this page and log in:\n\n  {started.authorization_url}\n")
+            console.note(f"Open this page and log in:\n\n  {started.authorization_url}\n")
             if paste:
                 code = _pasted(started)
             else:
@@ -63,20 +64,20 @@ def login(
 
 def _pasted(started: StartedLogin) -> str:
     """Read the address to which the browser was sent, and return the code in it."""
-    note("Then paste the address of the page on which you end, which need not load:")
+    console.note("Then paste the address of the page on which you end, which need not load:")
     query = parse_qs(urlsplit(sys.stdin.readline().strip()).query)
     if query.get("state") != [started.state] or len(query.get("code", [])) != 1:
-        raise fail("This is not the address of this login; start again: dasl login --paste")
+        raise console.fail("This is not the address of this login; start again: dasl login --paste")
     return query["code"][0]
 
 
 def _print(token: TokenView) -> None:
     if os.environ.get("DASL_TOKEN"):
-        note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
+        console.note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
     text = f"Logged in to tenant {token.tenant}, scopes {', '.join(token.scopes)}"
     if token.expires_at is not None:
         text += f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
-    print_result(plain(token) | {"token": None}, f"{text}.")
+    console.print_result(plain(token) | {"token": None}, f"{text}.")
 
 
 @app.command("open")
@@ -91,6 +92,8 @@ def open_in_browser(
     with connect() as client:
         address = client.page_address()
     is_open = not print_only and open_page(address)
-    print_result({"address": address, "opened": is_open}, address)
+    console.print_result({"address": address, "opened": is_open}, address)
     if not print_only and not is_open:
-        note("No browser was found; open the address in one. It works once, for ten minutes.")
+        console.note(
+            "No browser was found; open the address in one. It works once, for ten minutes."
+        )

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from service.cli.output import fail
+from service.cli import console
 from service.wire.access import StartedLogin
 
 _PATIENCE_SECONDS = 600.0
@@ -40,11 +40,11 @@ class Callback:
         while self._server.result is None:
             self._server.timeout = deadline - time.monotonic()
             if self._server.timeout <= 0:
-                raise fail("Nobody logged in within ten minutes; start again: dasl login")
+                raise console.fail("Nobody logged in within ten minutes; start again: dasl login")
             self._server.handle_request()
         code, error = self._server.result
         if code is None:
-            raise fail(f"The login provider refused the login: {error}")
+            raise console.fail(f"The login provider refused the login: {error}")
         return code
 
 

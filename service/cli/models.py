@@ -10,23 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, FeatureKind
+from service.cli import console
 from service.cli.files import checkpoint_id
+from service.cli.formats import duration, number, plain, size
 from service.cli.inputs import Best, connect, images_option, set_option, with_overrides
-from service.cli.output import (
-    as_json,
-    core_extra,
-    duration,
-    fail,
-    hint,
-    note,
-    number,
-    plain,
-    print_if_json,
-    print_json,
-    print_line,
-    print_table,
-    size,
-)
 from service.cli.progress import progress_bars, progress_notes
 
 if TYPE_CHECKING:
@@ -73,18 +60,18 @@ def evaluate(
         run = client.checkpoints.evaluate(checkpoint, dataset, settings=settings)
         if wait:
             run = finished(client, run, f"Evaluating {checkpoint} on {dataset}")
-    if as_json():
-        print_json(run)
+    if console.as_json():
+        console.print_json(run)
     elif run.result is None:
-        print_line(f"{run.id}: {run.state}")
+        console.print_line(f"{run.id}: {run.state}")
     else:
         metrics: dict[str, dict[str, float]] = run.result.get("metrics") or {}
         names = {name: None for values in metrics.values() for name in values}
         rows = [[name, *(number(m.get(name)) for m in metrics.values())] for name in names]
-        print_table(["METRIC", *(subject.upper() for subject in metrics)], rows)
+        console.print_table(["METRIC", *(subject.upper() for subject in metrics)], rows)
         images = run.result.get("images")
         if images is not None and run.settings.get("holdout", {}) is not None:
-            note(
+            console.note(
                 f"{images:,} images were evaluated; the others are the bank of k-NN. To evaluate all of them: "
                 "--set holdout=null"
             )
@@ -136,14 +123,14 @@ def embed(
     if data is not None:
         if output is None:
             raise typer.BadParameter("--data needs a file to write: -o FILE")
-        with core_extra("embed"):
+        with console.core_extra("embed"):
             from dasl_core.standalone.embed import embed as run_here
         folder = Path(checkpoint)
         result = run_here(
             folder, data, output, format, features=features, normalize=normalize, dtype=dtype
         )
         if isinstance(result, str):
-            raise fail(result)
+            raise console.fail(result)
         _print_embedding(result, output)
         return
     assert dataset is not None, "checked above"
@@ -156,14 +143,16 @@ def embed(
             run = finished(client, run, f"Embedding the images of {dataset}")
         if output is not None and run.state == "succeeded":
             _download(client, run, output)
-    if as_json():
-        print_json({**plain(run), "output": output and str(output)})
+    if console.as_json():
+        console.print_json({**plain(run), "output": output and str(output)})
     elif run.result is None:
-        print_line(f"{run.id}: {run.state}")
+        console.print_line(f"{run.id}: {run.state}")
     else:
         _print_embedding(run.result, output)
         if output is None:
-            print_line(f"{run.id}: {size(run.size)}. Repeat the command with -o FILE for the file.")
+            console.print_line(
+                f"{run.id}: {size(run.size)}. Repeat the command with -o FILE for the file."
+            )
 
 
 def _format(output: Path | None) -> EmbeddingFormat:
@@ -176,14 +165,16 @@ def _format(output: Path | None) -> EmbeddingFormat:
 
 
 def _print_embedding(result: dict[str, Any], output: Path | None) -> None:
-    if print_if_json({**result, "output": output and str(output)}):
+    if console.print_if_json({**result, "output": output and str(output)}):
         return
     where = "" if output is None else f" in {output}"
     shape = " x ".join(map(str, result.get("shape", [])))
     unreadable = result.get("unreadable")
     missing = f"; {unreadable:,} cannot be read" if unreadable else ""
     rate = number(result.get("images_per_second"))
-    print_line(f"{result.get('images', 0):,} images x {shape}{where}, {rate} images/s{missing}")
+    console.print_line(
+        f"{result.get('images', 0):,} images x {shape}{where}, {rate} images/s{missing}"
+    )
 
 
 def _download(client: Client, run: ModelRun, output: Path) -> None:
@@ -231,14 +222,14 @@ def neighbors(
             answer = client.checkpoints.neighbors(checkpoint, source, dataset=dataset, k=k)
         except ApiError as error:
             if isinstance(source, str) and error.status == 422:
-                raise fail(
+                raise console.fail(
                     f"{image} is neither a file on this machine nor the key of an image of the embedding"
                 ) from error
             raise
-    if print_if_json(answer):
+    if console.print_if_json(answer):
         return
     rows = [[f"{near.similarity:.4f}", near.label, near.key] for near in answer.neighbors]
-    print_table(["SIMILARITY", "CLASS", "IMAGE"], rows)
+    console.print_table(["SIMILARITY", "CLASS", "IMAGE"], rows)
 
 
 def finished(client: Client, run: ModelRun, what: str) -> ModelRun:
@@ -247,15 +238,15 @@ def finished(client: Client, run: ModelRun, what: str) -> ModelRun:
 
     if run.state == "succeeded":
         return run
-    hint(f"{what} ({run.id}) ...")
+    console.hint(f"{what} ({run.id}) ...")
     try:
         return client.model_runs.wait(run.id, on_poll=progress_notes(_progress))
     except ModelRunFailed as failed:
-        if as_json():
-            print_json(failed.task)
+        if console.as_json():
+            console.print_json(failed.task)
         raise
     except KeyboardInterrupt:
-        note(
+        console.note(
             f"{run.id} continues. Repeat the command to wait for it again; stop it: dasl delete {run.id}"
         )
         raise

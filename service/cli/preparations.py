@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli import console
 from service.cli.dataset_views import DatasetId, progress_of
 from service.cli.inputs import Overrides, connect, file_option, given, read_spec
-from service.cli.output import Columns, columns, fail, hint, print_records, print_result
 from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
@@ -57,22 +57,22 @@ def prepare(
         record = client.datasets.get(dataset)
         preparation = client.preparations.request(record.id, settings)
         if wait and not preparation.done:
-            hint(f"Decoding the images of {record.name} ({preparation.id}) ...")
+            console.hint(f"Decoding the images of {record.name} ({preparation.id}) ...")
             on_poll = progress_notes(progress_of)
             try:
                 preparation = client.preparations.wait(preparation.id, on_poll=on_poll)
             except PreparationFailed as failed:
                 preparation = failed.task
-    print_result(preparation, f"{preparation.id}: {describe(preparation)}")
+    console.print_result(preparation, f"{preparation.id}: {describe(preparation)}")
     if preparation.state == "failed":
-        raise fail(f"The images of {record.name} are not prepared")
+        raise console.fail(f"The images of {record.name} are not prepared")
 
 
 @app.command("preparations")
 def list_preparations(dataset: DatasetId) -> None:
     """List the preparations of a data set, newest first."""
-    shown: Columns[Preparation] = {
-        **columns("id"),
+    shown: console.Columns[Preparation] = {
+        **console.columns("id"),
         "VERSION": lambda record: record.dataset_version,
         "SIZE": lambda record: record.image_size,
         "BANDS": lambda record: record.channels,
@@ -80,7 +80,7 @@ def list_preparations(dataset: DatasetId) -> None:
         "STATE": _outcome,
     }
     with connect() as client:
-        print_records(client.preparations.list(client.datasets.get(dataset).id), shown)
+        console.print_records(client.preparations.list(client.datasets.get(dataset).id), shown)
 
 
 def describe(preparation: Preparation) -> str:

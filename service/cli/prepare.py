@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.output import core_extra, fail, note, print_if_json, print_line
+from service.cli import console
 
 
 class Published(StrEnum):
@@ -51,16 +51,16 @@ def prepare(
 
     It decodes no images: `dasl datasets prepare` and `dasl train --prepare` do, before a training needs them.
     """
-    with core_extra("prepare"):
+    with console.core_extra("prepare"):
         from dasl_core.data.published import prepare as run
     try:
         parts = run(dataset.value, source, target)
     except ValueError as error:
-        raise fail(str(error)) from error
+        raise console.fail(str(error)) from error
     for part in parts:
         if part.warning is not None:
-            note(f"Warning: {part.warning}.")
-    if print_if_json([{**asdict(part), "folder": str(part.folder)} for part in parts]):
+            console.note(f"Warning: {part.warning}.")
+    if console.print_if_json([{**asdict(part), "folder": str(part.folder)} for part in parts]):
         return
     for part in parts:
-        print_line(f"{part.folder}: {part.images:,} images of {part.classes:,} classes")
+        console.print_line(f"{part.folder}: {part.images:,} images of {part.classes:,} classes")

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from service.cli import console
 from service.cli.dataset_views import DatasetId
+from service.cli.formats import plain, size
 from service.cli.inputs import (
     DownloadFolder,
     LocalImages,
@@ -18,16 +20,6 @@ from service.cli.inputs import (
     file_option,
     output_folder,
     read_spec,
-)
-from service.cli.output import (
-    as_json,
-    columns,
-    core_extra,
-    note,
-    plain,
-    print_records,
-    print_result,
-    size,
 )
 
 _Images = Annotated[
@@ -49,7 +41,7 @@ def preview(
     images: _Images = 8,
 ) -> None:
     """Draw the views that training by a spec would draw, without a service: a contact sheet and single images."""
-    with core_extra("preview"):
+    with console.core_extra("preview"):
         from dasl_core.standalone.inputs import DataOptions
         from dasl_core.standalone.preview import preview as run
     options = DataOptions(data, split, evaluate_data)
@@ -74,26 +66,26 @@ def preview_dataset(
     with connect() as client:
         record = client.datasets.get(dataset)
         preview = client.previews.request(record.id, settings, images=images, version=version)
-        if not as_json():
+        if not console.as_json():
             number = preview.dataset_version
             of_version = "" if number is None else f", version {number}"
-            note(f"Drawing views of {record.name}{of_version} ({preview.id}) ...")
+            console.note(f"Drawing views of {record.name}{of_version} ({preview.id}) ...")
         preview = client.previews.wait(preview.id)
         folder = output or Path(preview.id)
         files = client.previews.download(preview, folder)
     text = f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it"
-    print_result({**plain(preview), "directory": str(folder)}, text)
+    console.print_result({**plain(preview), "directory": str(folder)}, text)
 
 
 @dataset_commands.command("previews")
 def list_previews(dataset: DatasetId) -> None:
     """List the previews of a data set, newest first."""
     shown = {
-        **columns("id", "state"),
+        **console.columns("id", "state"),
         "VERSION": lambda preview: preview.dataset_version,
-        **columns("images"),
+        **console.columns("images"),
         "SIZE": lambda preview: None if preview.size is None else size(preview.size),
-        **columns("created_at"),
+        **console.columns("created_at"),
     }
     with connect() as client:
-        print_records(client.previews.list(client.datasets.get(dataset).id), shown)
+        console.print_records(client.previews.list(client.datasets.get(dataset).id), shown)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from service.cli.output import as_json, note
+from service.cli import console
 
 if TYPE_CHECKING:
     from service.client.sync.files import OnBytes
@@ -23,10 +23,10 @@ def progress_notes(describe: Callable[[Record], str | None]) -> Callable[[Record
 
     def on_poll(record: Record) -> None:
         nonlocal noted_at
-        if as_json() or time.monotonic() - noted_at < _SECONDS_BETWEEN_NOTES:
+        if console.as_json() or time.monotonic() - noted_at < _SECONDS_BETWEEN_NOTES:
             return
         if (progress := describe(record)) is not None:
-            note(f"  {progress}")
+            console.note(f"  {progress}")
             noted_at = time.monotonic()
 
     return on_poll

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from service.cli import console
 from service.cli.inputs import utf8
-from service.cli.output import fail, print_json, print_result, print_secret, server_extra
 
 app = typer.Typer()
 database = typer.Typer(name="db", no_args_is_help=True, help="Manage the service's database.")
@@ -19,7 +19,7 @@ def serve(
     ] = False,
 ) -> None:
     """Start the API, the dispatcher and a local Ray. Ctrl-C stops all three."""
-    with server_extra():
+    with console.server_extra():
         from service.embedded.serve import main
     raise typer.Exit(main(open_page=open_page))
 
@@ -27,7 +27,7 @@ def serve(
 @database.command()
 def upgrade() -> None:
     """Create or upgrade the database's tables. DASL_DATABASE_URL names the database."""
-    with server_extra():
+    with console.server_extra():
         from sqlalchemy import make_url
 
         from service.db.migrate import upgrade as upgrade_database
@@ -36,10 +36,10 @@ def upgrade() -> None:
         url = read_settings().database_url
         upgrade_database(url)
     except ValueError as error:
-        raise fail(str(error)) from error
+        raise console.fail(str(error)) from error
     database = make_url(url).render_as_string(hide_password=True)
     text = f"{database} has the tables of this version."
-    print_result({"database": database, "upgraded": True}, text)
+    console.print_result({"database": database, "upgraded": True}, text)
 
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False)]
@@ -51,16 +51,16 @@ def backup(file: BackupFile) -> None:
 
     PostgreSQL needs pg_dump. To back up checkpoints and logs too, copy the artifacts after this.
     """
-    with server_extra():
+    with console.server_extra():
         from service.db.backup import backup as write_backup
         from service.settings import read_settings
     try:
         write_backup(read_settings().database_url, file)
     except ValueError as error:
-        raise fail(str(error)) from error
+        raise console.fail(str(error)) from error
     size = file.stat().st_size
     text = f"{file} is a backup of the database ({size / 1e6:.1f} MB)."
-    print_result({"file": str(file), "size": size}, text)
+    console.print_result({"file": str(file), "size": size}, text)
 
 
 @database.command()
@@ -69,17 +69,17 @@ def restore(file: BackupFile) -> None:
 
     The replaced SQLite database is kept beside the new one. PostgreSQL needs pg_restore and an empty database.
     """
-    with server_extra():
+    with console.server_extra():
         from service.db.restore import restore as restore_backup
         from service.settings import read_settings
     try:
         replaced = restore_backup(read_settings().database_url, file)
     except ValueError as error:
-        raise fail(str(error)) from error
+        raise console.fail(str(error)) from error
     remark = "" if replaced is None else f" The replaced database is kept as {replaced}."
     text = f"{file} is restored.{remark} `dasl serve` or `dasl db upgrade` upgrades its tables if needed."
     answer = {"restored": str(file), "replaced": None if replaced is None else str(replaced)}
-    print_result(answer, text)
+    console.print_result(answer, text)
 
 
 @database.command("admin-token")
@@ -102,7 +102,7 @@ def admin_token(
     A new deployment gets its first token this way. No token is needed, because write access to the database
     already allows everything.
     """
-    with server_extra():
+    with console.server_extra():
         from pydantic import TypeAdapter, ValidationError
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -122,10 +122,12 @@ def admin_token(
         scope: Literal["admin", "operator"] = "operator" if operator else "admin"
         token = new_admin_token(Database(read_settings().database_url), name, tenant, scope=scope)
     except (ValueError, SQLAlchemyError) as error:
-        raise fail(f"{first_line(error)}. Create the tables with: dasl db upgrade") from error
+        raise console.fail(
+            f"{first_line(error)}. Create the tables with: dasl db upgrade"
+        ) from error
     answer = {"name": name, "tenant": tenant, "scopes": [scope], "token": token}
     remark = "Save it: it is not shown again. Manage tokens with: dasl tokens"
-    print_secret(answer, token, remark)
+    console.print_secret(answer, token, remark)
 
 
 @app.command()
@@ -133,4 +135,4 @@ def schema() -> None:
     """Print the JSON Schema of a spec. Editors and code generators can use it."""
     from dasl_core.spec import JobSpec
 
-    print_json(JobSpec.model_json_schema())
+    console.print_json(JobSpec.model_json_schema())

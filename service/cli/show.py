@@ -8,24 +8,9 @@ import typer
 
 from dasl_core.headlines import HEADLINES, number_of
 from dasl_core.vocabulary import Subject
+from service.cli import console
+from service.cli.formats import clean, duration, number, tags_text
 from service.cli.inputs import JobId, connect, id_of_job
-from service.cli.output import (
-    AsCsv,
-    as_json,
-    clean,
-    columns,
-    duration,
-    note,
-    number,
-    print_csv,
-    print_facts,
-    print_if_json,
-    print_json,
-    print_line,
-    print_records,
-    print_table,
-    tags_text,
-)
 from service.cli.trouble import trouble
 from service.cli.views import images_read, sparkline, times_line
 from service.states import TERMINAL, Desired, JobStatus
@@ -45,8 +30,8 @@ def show(job: JobId) -> None:
     """Show a job's status, progress, metrics and error."""
     with connect() as client:
         record = client.jobs.get(job)
-        if as_json():
-            print_json(record)
+        if console.as_json():
+            console.print_json(record)
         else:
             _show(client, record)
 
@@ -59,10 +44,10 @@ def events(
     """List a job's events, oldest first."""
     with connect() as client:
         events = client.jobs.events(id_of_job(client, job))
-        print_records(
+        console.print_records(
             (event for event in events if type in (None, event.type)),
             {
-                **columns("seq", "at", "type"),
+                **console.columns("seq", "at", "type"),
                 "MESSAGE": lambda event: event.message or None,
             },
         )
@@ -78,11 +63,11 @@ def evaluations(job: JobId) -> None:
         job = id_of_job(client, job)
         records = client.jobs.evaluations(job)
         has_ended = not records and client.jobs.get(job).status in TERMINAL
-    if print_if_json(records):
+    if console.print_if_json(records):
         return
     if not records:
         why = "nothing was held out, or the job ended before the first one"
-        note(f"There are no evaluations{f': {why}' if has_ended else ' yet'}.")
+        console.note(f"There are no evaluations{f': {why}' if has_ended else ' yet'}.")
         return
     newest = {evaluation.subject: evaluation for evaluation in records}
     columns = [newest[subject] for subject in get_args(Subject) if subject in newest]
@@ -92,14 +77,14 @@ def evaluations(job: JobId) -> None:
         [name, *(number(number_of(column.metrics, name)) for column in columns)] for name in names
     ]
     headers = [f"{column.subject}, step {column.step}".upper() for column in columns]
-    print_table(["METRIC", *headers], rows)
+    console.print_table(["METRIC", *headers], rows)
     settings = [
         f"{label} {number(value)}"
         for name, label in _KNN_SETTINGS.items()
         if (value := number_of(columns[-1].metrics, name)) is not None
     ]
     if settings:
-        note(f"k-NN: {', '.join(settings)}.")
+        console.note(f"k-NN: {', '.join(settings)}.")
 
 
 @app.command()
@@ -116,7 +101,7 @@ def metrics(
             min=2, max=1_000_000, help="Steps to show at most; minima and maxima are kept."
         ),
     ] = 10_000,
-    as_csv: AsCsv = False,
+    as_csv: console.AsCsv = False,
 ) -> None:
     """Show the training metrics of a job. With --csv, print one line for each step."""
     with connect() as client:
@@ -124,11 +109,11 @@ def metrics(
         series = client.jobs.metrics(
             job, name=name or None, from_step=from_step, max_points=max_points
         )
-    if print_if_json(series):
+    if console.print_if_json(series):
         return
     if as_csv:
         rows = zip(series.step, series.time, *series.values.values(), strict=True)
-        print_csv(["step", "time", *series.values], rows)
+        console.print_csv(["step", "time", *series.values], rows)
         return
     curves = []
     for metric, values in series.values.items():
@@ -136,9 +121,11 @@ def metrics(
             facts = map(number, (curve[-1], min(curve), max(curve)))
             curves.append([metric, *facts, sparkline(curve)])
     if not curves:
-        note("There are no metrics: none were reported yet, or they were removed by retention.")
+        console.note(
+            "There are no metrics: none were reported yet, or they were removed by retention."
+        )
         return
-    print_table(["METRIC", "LAST", "SMALLEST", "LARGEST", "CURVE"], curves)
+    console.print_table(["METRIC", "LAST", "SMALLEST", "LARGEST", "CURVE"], curves)
 
 
 def _status(job: Job) -> str:
@@ -221,44 +208,44 @@ def _origin(client: Client, job: Job) -> str | None:
 
 
 def _show(client: Client, job: Job) -> None:
-    print_facts(facts(job, _origin(client, job)))
+    console.print_facts(facts(job, _origin(client, job)))
     if not job.done and (reason := trouble(client)) is not None:
-        print_line(f"\nWarning: {reason}")
+        console.print_line(f"\nWarning: {reason}")
     if job.status == JobStatus.QUEUED:
         for queued in client.cluster().queue:
             if queued.id == job.id and queued.reason:
-                print_line(f"\n{queued.reason}")
+                console.print_line(f"\n{queued.reason}")
     attempts = client.jobs.attempts(job.id) if (job.attempt or 0) > 1 else []
     if attempts:
-        print_line()
+        console.print_line()
         rows = [
             [a.number, a.state, a.error and a.error.type, a.error and a.error.message]
             for a in attempts
         ]
-        print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], rows)
+        console.print_table(["ATTEMPT", "STATE", "ERROR", "MESSAGE"], rows)
     records = client.jobs.evaluations(job.id)
     names = [
         name for name in HEADLINES if any(number_of(e.metrics, name) is not None for e in records)
     ]
     if names:
-        print_line()
+        console.print_line()
         metrics = [
             [e.subject, e.step, *(number(number_of(e.metrics, name), 3) for name in names)]
             for e in records
         ]
-        print_table(["EVALUATED", "STEP", *names], metrics)
-        print_line(f"All metrics: dasl evaluations {job.id}")
+        console.print_table(["EVALUATED", "STEP", *names], metrics)
+        console.print_line(f"All metrics: dasl evaluations {job.id}")
     for checkpoint in client.jobs.checkpoints(job.id)[-1:]:
-        print_line(
+        console.print_line(
             f"\nNewest checkpoint: {checkpoint.id}. Download it with: dasl download {checkpoint.id}"
         )
     if job.error is not None:
-        print_line(f"\n{job.error.type}: {job.error.message}")
+        console.print_line(f"\n{job.error.type}: {job.error.message}")
         if job.error.is_explained:  # the traceback is no help
-            print_line(f"Its log: dasl logs {job.id}")
+            console.print_line(f"Its log: dasl logs {job.id}")
             return
         for line in job.error.log_lines():
-            print_line(f"  {clean(line)}")
+            console.print_line(f"  {clean(line)}")
 
 
 def epochs(job: Job) -> str | None:

@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from service.cli import console
+from service.cli.formats import size
 from service.cli.inputs import Yes, confirm_deletion, connect, ids_or_names
-from service.cli.output import (
-    note,
-    print_facts,
-    print_if_json,
-    print_line,
-    print_result,
-    print_table,
-    size,
-)
 from service.client.errors import ApiError
 
 if TYPE_CHECKING:
@@ -66,7 +59,7 @@ def delete(
         confirm_deletion(" and ".join(deletion.what for deletion in deletions), yes)
         for deletion in deletions:
             deletion.delete(deletion.id)
-            print_result({"deleted": deletion.id}, f"Deleted {deletion.what}.")
+            console.print_result({"deleted": deletion.id}, f"Deleted {deletion.what}.")
 
 
 def _delete_checkpoints(client: Client, targets: list[str], yes: bool) -> None:
@@ -77,7 +70,7 @@ def _delete_checkpoints(client: Client, targets: list[str], yes: bool) -> None:
         result = client.jobs.delete_checkpoints(job.id)
         count = f"{result.deleted} checkpoint{'' if result.deleted == 1 else 's'} of {job.id}"
         facts = {"job": job.id, "deleted": result.deleted, "bytes": result.bytes}
-        print_result(facts, f"Deleted {count} ({size(result.bytes)}).")
+        console.print_result(facts, f"Deleted {count} ({size(result.bytes)}).")
 
 
 def _find(client: Client, target: str) -> _Deletion:
@@ -124,7 +117,7 @@ def storage() -> None:
     """Show what checkpoints, plots, previews, logs and metrics take, and the largest jobs. Needs an admin token."""
     with connect() as client:
         report = client.storage()
-    if print_if_json(report):
+    if console.print_if_json(report):
         return
     store, metrics = report.store, report.metrics
     more = "more than " if metrics.more else ""
@@ -132,7 +125,7 @@ def storage() -> None:
     free = None
     if store.free_bytes is not None:
         free = f"{size(store.free_bytes)} of {size(store.total_bytes)}"
-    print_facts(
+    console.print_facts(
         [
             ("checkpoints", f"{size(report.checkpoints.bytes)} in {report.checkpoints.count}"),
             ("plots and others", f"{size(report.artifacts.bytes)} in {report.artifacts.count}"),
@@ -150,14 +143,14 @@ def storage() -> None:
         ]
     )
     if len(store.tenants) > 1:
-        print_line()
+        console.print_line()
         rows = [[t.tenant, size(t.bytes), size(t.uploads)] for t in store.tenants]
         uploads = sum(tenant.uploads for tenant in store.tenants)
         rows.append(["all of these", size(store.bytes), size(uploads)])
-        print_table(["TENANT", "SIZE", "UPLOADS"], rows)
+        console.print_table(["TENANT", "SIZE", "UPLOADS"], rows)
     if report.deleted_jobs:
-        note(f"Deleted jobs that are still being removed: {report.deleted_jobs}")
+        console.note(f"Deleted jobs that are still being removed: {report.deleted_jobs}")
     if report.largest_jobs:
-        print_line()
+        console.print_line()
         rows = [[job.id, job.name, job.status, size(job.bytes)] for job in report.largest_jobs]
-        print_table(["LARGEST JOBS", "NAME", "STATUS", "SIZE"], rows)
+        console.print_table(["LARGEST JOBS", "NAME", "STATUS", "SIZE"], rows)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli import console
 from service.cli.inputs import (
     LocalImages,
     LocalImagesToEvaluateOn,
@@ -13,7 +14,6 @@ from service.cli.inputs import (
     Split,
     output_folder,
 )
-from service.cli.output import core_extra
 
 app = typer.Typer()
 
@@ -42,7 +42,7 @@ def train(
     ] = False,
 ) -> None:
     """Train without a service, in this process. For several ranks: `torchrun -m dasl_core.standalone`."""
-    with core_extra("train"):
+    with console.core_extra("train"):
         from dasl_core.standalone.inputs import DataOptions
         from dasl_core.standalone.main import train as run
     options = DataOptions(data, split, evaluate_data, evaluate_split)

@@ -11,7 +11,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from service.cli.output import as_json, clean, duration, number, plain, print_json_line, print_line
+from service.cli import console
+from service.cli.formats import clean, duration, number, plain
 from service.states import JobStatus
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ _ACTIVITIES = {
 @contextmanager
 def choose_view() -> Iterator[View]:
     """Choose the view that suits stdout."""
-    if as_json():
+    if console.as_json():
         yield JsonView()
     elif sys.stdout.isatty():
         from rich.live import Live
@@ -78,28 +79,28 @@ class PlainView:
         """Print the changes since the last snapshot."""
         job = snapshot.job
         if self._away:
-            print_line(_stamped("the server answers again"))
+            console.print_line(_stamped("the server answers again"))
             self._away = False
         for event in snapshot.events:
-            print_line(_stamped(_event_line(event), event.at))
+            console.print_line(_stamped(_event_line(event), event.at))
         line = snapshot_line(snapshot)
         due = job.done or time.monotonic() - self._printed_at >= self._every
         if line and line != self._line and due:
-            print_line(_stamped(line, job.finished_at))
+            console.print_line(_stamped(line, job.finished_at))
             self._line, self._printed_at = line, time.monotonic()
         if job.done:
-            print_line(_stamped(outcome_line(job), job.finished_at))
+            console.print_line(_stamped(outcome_line(job), job.finished_at))
 
     def show_outage(self, reason: str) -> None:
         """Report an outage once."""
         if not self._away:
-            print_line(_stamped(f"the server does not answer ({reason}); retrying"))
+            console.print_line(_stamped(f"the server does not answer ({reason}); retrying"))
         self._away = True
 
     def show_note(self, text: str) -> None:
         """Print a new note once."""
         if text and text != self._note:
-            print_line(_stamped(text))
+            console.print_line(_stamped(text))
         self._note = text
 
 
@@ -112,14 +113,14 @@ class JsonView:
     def show(self, snapshot: Snapshot) -> None:
         """Print the changes since the last snapshot."""
         for event in snapshot.events:
-            print_json_line({"event": event})
+            console.print_json_line({"event": event})
         progress = plain(snapshot.job.progress) if snapshot.job.progress else None
         if progress and progress != self._progress:
             metrics = {accuracy.field: value for accuracy, value in snapshot.accuracies.items()}
-            print_json_line({"progress": {**progress, **metrics}})
+            console.print_json_line({"progress": {**progress, **metrics}})
             self._progress = progress
         if snapshot.job.done:
-            print_json_line({"job": snapshot.job})
+            console.print_json_line({"job": snapshot.job})
 
     def show_outage(self, reason: str) -> None:
         """No-op: outages are not part of the JSON stream."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dasl_core.headlines import ACCURACIES, Accuracy, number_of
 from dasl_core.vocabulary import TRAINED
-from service.cli.output import note
+from service.cli import console
 from service.cli.trouble import started_at, trouble
 from service.client import ApiError, Client, ConnectionFailed
 from service.client.sync.models import Job
@@ -145,10 +145,10 @@ def watch_job(
 def print_failure(client: Client, job: Job) -> None:
     """Print the error of a job and its last log lines on stderr."""
     if job.error is None:
-        note(f"Job {job.id} was {job.status}.")
+        console.note(f"Job {job.id} was {job.status}.")
         return
     if job.error.is_explained:  # the traceback is no help
-        note(f"Job {job.id} {job.status}: {job.error.message}\nIts log: dasl logs {job.id}")
+        console.note(f"Job {job.id} {job.status}: {job.error.message}\nIts log: dasl logs {job.id}")
         return
     lines = job.error.log_lines()
     if not lines:
@@ -157,5 +157,5 @@ def print_failure(client: Client, job: Job) -> None:
         except (ApiError, ConnectionFailed) as error:
             lines = [f"(the log cannot be read: {error})"]
     for line in lines:
-        note(f"  {line}")
-    note(f"Job {job.id} {job.status}: {job.error.message}")
+        console.note(f"  {line}")
+    console.note(f"Job {job.id} {job.status}: {job.error.message}")

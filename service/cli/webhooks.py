@@ -7,22 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli import console
+from service.cli.formats import number, tags_text
 from service.cli.inputs import connect, given, id_argument, tags, text_option, utf8
-from service.cli.output import (
-    Columns,
-    as_json,
-    columns,
-    facts,
-    fail,
-    number,
-    print_json,
-    print_line,
-    print_record,
-    print_records,
-    print_result,
-    print_secret,
-    tags_text,
-)
 
 if TYPE_CHECKING:
     from service.wire.webhooks import DeliveryView, NewSecret, WebhookView
@@ -77,16 +64,16 @@ def create(
 @app.command("list")
 def list_webhooks() -> None:
     """List webhooks, newest first, without their secrets."""
-    shown: Columns[WebhookView] = {
+    shown: console.Columns[WebhookView] = {
         "ID": lambda webhook: webhook.id,
         "NAME": lambda webhook: webhook.name or None,
         "URL": lambda webhook: webhook.url,
         "EVENTS": lambda webhook: ",".join(webhook.events),
         "TAGS": lambda webhook: tags_text(webhook.tags) or None,
-        **columns("last_success_at", "disabled_at"),
+        **console.columns("last_success_at", "disabled_at"),
     }
     with connect() as client:
-        print_records(client.webhooks.list(), shown)
+        console.print_records(client.webhooks.list(), shown)
 
 
 @app.command()
@@ -117,7 +104,7 @@ def enable(webhook: WebhookId) -> None:
     """Send notifications again. Those from while it was disabled are not sent."""
     with connect() as client:
         record = client.webhooks.set(webhook, disabled=False)
-    print_result(record, f"Webhook {record.id} is enabled.")
+    console.print_result(record, f"Webhook {record.id} is enabled.")
 
 
 @app.command()
@@ -125,7 +112,7 @@ def disable(webhook: WebhookId) -> None:
     """Send no notifications from now on. Those that wait are given up."""
     with connect() as client:
         record = client.webhooks.set(webhook, disabled=True)
-    print_result(record, f"Webhook {record.id} is disabled.")
+    console.print_result(record, f"Webhook {record.id} is disabled.")
 
 
 @app.command()
@@ -133,7 +120,7 @@ def rm(webhook: WebhookId) -> None:
     """Delete a webhook with its deliveries."""
     with connect() as client:
         client.webhooks.delete(webhook)
-    print_result({"deleted": webhook}, f"Deleted webhook {webhook}.")
+    console.print_result({"deleted": webhook}, f"Deleted webhook {webhook}.")
 
 
 @app.command("test")
@@ -142,14 +129,14 @@ def send_test(webhook: WebhookId) -> None:
     with connect() as client:
         sent = client.webhooks.test(webhook)
         delivery = client.webhooks.wait(webhook, sent.id)
-    if as_json():
-        print_json(delivery)
+    if console.as_json():
+        console.print_json(delivery)
     elif delivery.state == "succeeded":
         answer = f"{delivery.response_status} in {number(delivery.seconds, 2)} s"
-        print_line(f"{delivery.id}: the receiver answers {answer}.")
+        console.print_line(f"{delivery.id}: the receiver answers {answer}.")
     if delivery.state != "succeeded":
         again = "" if delivery.next_at is None else ". It is sent again"
-        raise fail(f"{delivery.id}: {delivery.error}{again}")
+        raise console.fail(f"{delivery.id}: {delivery.error}{again}")
 
 
 @app.command()
@@ -179,8 +166,8 @@ def deliveries(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of deliveries.")] = 50,
 ) -> None:
     """List the messages of a webhook, newest first, with the last attempt of each."""
-    shown: Columns[DeliveryView] = {
-        **columns("id", "created_at", "type", "state", "attempts"),
+    shown: console.Columns[DeliveryView] = {
+        **console.columns("id", "created_at", "type", "state", "attempts"),
         "LAST": lambda delivery: delivery.attempted_at,
         "ANSWER": lambda delivery: delivery.response_status,
         "NEXT": lambda delivery: delivery.next_at,
@@ -188,7 +175,7 @@ def deliveries(
     }
     with connect() as client:
         pages = client.webhooks.deliveries(webhook, state=state, page_size=min(limit, 200))
-        print_records(islice(pages, limit), shown)
+        console.print_records(islice(pages, limit), shown)
 
 
 @app.command()
@@ -196,22 +183,22 @@ def redeliver(webhook: WebhookId, delivery: DeliveryId) -> None:
     """Send a message again, with the same id."""
     with connect() as client:
         record = client.webhooks.redeliver(webhook, delivery)
-    print_result(record, f"{record.id} ({record.type}) is sent again.")
+    console.print_result(record, f"{record.id} ({record.type}) is sent again.")
 
 
 def _print_secret(webhook: NewSecret, remark: str) -> None:
     remark = f"{remark} Save the secret: it is not shown again."
-    print_secret(webhook, webhook.secret, remark)
+    console.print_secret(webhook, webhook.secret, remark)
 
 
 def _print(webhook: WebhookView) -> None:
-    print_record(
+    console.print_record(
         webhook,
         [
-            *facts(webhook, "id", "name", "url"),
+            *console.facts(webhook, "id", "name", "url"),
             ("events", ", ".join(webhook.events)),
             ("tags", tags_text(webhook.tags)),
-            *facts(webhook, "format", "created_at", "last_success_at"),
+            *console.facts(webhook, "format", "created_at", "last_success_at"),
             ("old secret until", webhook.previous_secret_until),
             ("disabled", webhook.disabled_at),
             ("reason", webhook.disabled_reason),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from service.cli.output import clean, duration, size
+from service.cli.formats import clean, duration, size
 from service.cli.show import facts
 from service.cli.views import JsonView, PlainView, draw, snapshot_line, sparkline
 from service.cli.watching import Snapshot

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from service.cli.output import plain
+from service.cli.formats import plain
 from service.client import ApiError, Client, ConnectionFailed, StaleAttempt, WorkerClient
 from service.wire.events import EventView
 from service.wire.jobs import JobView
