@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from service.client import Client
 
 
-_ID_LENGTH = 30
-
-
 def connect(patience: float = 1.0) -> Client:
     """Return a client of the configured server.
 
@@ -45,14 +42,16 @@ def id_of_job(client: Client, reference: str) -> str:
 
     Commands that change a job send its id, because a name may denote another job a moment later.
     """
-    is_id = reference.startswith("job_") and len(reference) == _ID_LENGTH
-    return reference if is_id else client.jobs.get(reference).id
+    return reference if _is_id(reference, "job_") else client.jobs.get(reference).id
 
 
 def id_of_experiment(client: Client, reference: str) -> str:
     """Return the id of the experiment that an argument denotes, as `id_of_job`."""
-    is_id = reference.startswith("exp_") and len(reference) == _ID_LENGTH
-    return reference if is_id else client.experiments.get(reference).id
+    return reference if _is_id(reference, "exp_") else client.experiments.get(reference).id
+
+
+def _is_id(reference: str, prefix: str) -> bool:
+    return reference.startswith(prefix) and len(reference) == 30
 
 
 def id_or_name(value: str) -> str:

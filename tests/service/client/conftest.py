@@ -1,8 +1,12 @@
-"""No test of the client may find the settings of the person who runs it."""
+"""A server and a client of it. No test may find the settings of the person who runs it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from service.client import Client
+from tests.support.api_server import Service, running_service
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +17,18 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("DASL_URL", raising=False)
     monkeypatch.delenv("DASL_TOKEN", raising=False)
     return folder
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running_service(tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """An SDK client; the environment leads the command line to the same server."""
+    monkeypatch.setenv("DASL_URL", service.url)
+    monkeypatch.setenv("DASL_TOKEN", service.token)
+    with Client() as client:
+        yield client

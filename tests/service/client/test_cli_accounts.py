@@ -1,21 +1,10 @@
 """The commands for tenants, users and expiring tokens against the real API."""
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from typer.testing import CliRunner, Result
 
-from service.cli.app import app
 from service.client import ApiError, Client
-from tests.support.api_server import Service, running_service
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running_service(tmp_path_factory.mktemp("home")) as running:
-        yield running
+from tests.support.api_server import Service
+from tests.support.command_line import run, run_json
 
 
 @pytest.fixture
@@ -23,122 +12,112 @@ def operator(service: Service, monkeypatch: pytest.MonkeyPatch) -> str:
     """An operator's token, which the command line uses."""
     monkeypatch.setenv("DASL_URL", service.url)
     monkeypatch.setenv("DASL_DATABASE_URL", service.settings.database_url)
-    created = _json("db", "admin-token", "ops", "--tenant", "operations", "--operator")
+    created = run_json("db", "admin-token", "ops", "--tenant", "operations", "--operator")
     assert created["scopes"] == ["operator"]
     monkeypatch.setenv("DASL_TOKEN", created["token"])
     return str(created["token"])
 
 
-def _run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    return result
-
-
-def _json(*arguments: object, code: int = 0) -> Any:
-    return json.loads(_run(*arguments, "--json", code=code).stdout)
-
-
 def test_tenant_commands(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = ["--weight", "2", "--max-gpus", "8", "--max-priority", "-5", "--max-hours", "1.5"]
-    created = _json("tenants", "create", "lab", *limits)
+    created = run_json("tenants", "create", "lab", *limits)
     assert (created["weight"], created["max_gpus"], created["max_queued_jobs"]) == (2, 8, None)
     assert (created["max_priority"], created["max_hours"]) == (-5, 1.5)
-    assert "lab" in _run("tenants", "list").stdout
-    shown = _run("tenants", "show", "lab").stdout
+    assert "lab" in run("tenants", "list").stdout
+    shown = run("tenants", "show", "lab").stdout
     assert "at most 8" in shown
-    changed = _json("tenants", "set", "lab", "--max-gpus", "none", "--max-queued-jobs", "3")
+    changed = run_json("tenants", "set", "lab", "--max-gpus", "none", "--max-queued-jobs", "3")
     assert (changed["max_gpus"], changed["max_queued_jobs"], changed["weight"]) == (None, 3, 2)
-    assert "is disabled" in _run("tenants", "disable", "lab").stdout
-    assert _json("tenants", "show", "lab")["disabled_at"] is not None
-    assert "is enabled" in _run("tenants", "enable", "lab").stdout
+    assert "is disabled" in run("tenants", "disable", "lab").stdout
+    assert run_json("tenants", "show", "lab")["disabled_at"] is not None
+    assert "is enabled" in run("tenants", "enable", "lab").stdout
     monkeypatch.setenv("DASL_TENANT", "lab")
-    token = _json("tokens", "create", "first")
+    token = run_json("tokens", "create", "first")
     assert token["tenant"] == "lab"
     monkeypatch.delenv("DASL_TENANT")
-    assert "1 valid token" in _run("tenants", "rm", "lab", code=1).stderr
+    assert "1 valid token" in run("tenants", "rm", "lab", code=1).stderr
     with Client(tenant="lab") as client:
         client.tokens.revoke(token["id"])
-    assert _json("tenants", "rm", "lab") == {"deleted": "lab"}
-    assert "dasl tenants list" in _run("tenants", "show", "lab", code=1).stderr
+    assert run_json("tenants", "rm", "lab") == {"deleted": "lab"}
+    assert "dasl tenants list" in run("tenants", "show", "lab", code=1).stderr
 
 
 def test_user_commands(operator: str, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    ada = _json("users", "create", "Ada", "--email", "ada@example.org", "--role", "admin")
+    ada = run_json("users", "create", "Ada", "--email", "ada@example.org", "--role", "admin")
     assert ada["role"] == "admin"
-    assert "ada@example.org" in _run("users", "list").stdout
-    changed = _json("users", "set", ada["id"], "--role", "read")
+    assert "ada@example.org" in run("users", "list").stdout
+    changed = run_json("users", "set", ada["id"], "--role", "read")
     assert (changed["role"], changed["name"]) == ("read", "Ada")
-    token = _json("tokens", "create", "laptop", "--scope", "read", "--user", ada["id"])
+    token = run_json("tokens", "create", "laptop", "--scope", "read", "--user", ada["id"])
     assert token["user_id"] == ada["id"]
-    assert "is disabled" in _run("users", "disable", ada["id"]).stdout
+    assert "is disabled" in run("users", "disable", ada["id"]).stdout
     with Client(token=token["token"]) as client, pytest.raises(ApiError, match="is disabled"):
         list(client.jobs.list())
-    assert "is enabled" in _run("users", "enable", ada["id"]).stdout
-    assert ada["id"] in _run("users", "show", ada["id"]).stdout
+    assert "is enabled" in run("users", "enable", ada["id"]).stdout
+    assert ada["id"] in run("users", "show", ada["id"]).stdout
 
 
 def test_token_expiry_commands(operator: str) -> None:
-    token = _json("tokens", "create", "short", "--expires-in-days", "0.5")
+    token = run_json("tokens", "create", "short", "--expires-in-days", "0.5")
     assert token["expires_at"] is not None
-    changed = _run("tokens", "set", token["id"], "--expires-in-days", "30").stdout
+    changed = run("tokens", "set", token["id"], "--expires-in-days", "30").stdout
     assert "It expires on" in changed
-    assert _json("tokens", "set", token["id"], "--expires-in-days", "none")["expires_at"] is None
-    problem = _run("tokens", "set", token["id"], "--expires-in-days", "0", code=1).stderr
+    assert run_json("tokens", "set", token["id"], "--expires-in-days", "none")["expires_at"] is None
+    problem = run("tokens", "set", token["id"], "--expires-in-days", "0", code=1).stderr
     assert "expires_in_days" in problem
 
 
 def test_new_token_belongs_to_the_user_of_ones_own_token(
     operator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ada = _json("users", "create", "Ada", "--role", "admin")["id"]
+    ada = run_json("users", "create", "Ada", "--role", "admin")["id"]
     options = ["--scope", "admin", "--user", ada, "--expires-in-days", "1"]
-    hers = _json("tokens", "create", "laptop", *options)
+    hers = run_json("tokens", "create", "laptop", *options)
     monkeypatch.setenv("DASL_TOKEN", hers["token"])
-    created = _json("tokens", "create", "desktop")
+    created = run_json("tokens", "create", "desktop")
     assert (created["user_id"], created["expires_at"]) == (ada, hers["expires_at"])
-    assert "It expires on" in _run("tokens", "create", "phone").stderr
-    program = _json("tokens", "create", "ci", "--user", "none", "--expires-in-days", "none")
+    assert "It expires on" in run("tokens", "create", "phone").stderr
+    program = run_json("tokens", "create", "ci", "--user", "none", "--expires-in-days", "none")
     assert (program["user_id"], program["expires_at"]) == (None, None)
     with Client(token=hers["token"]) as client:
         assert client.tokens.create("ci", user_id=None).user_id is None
-    usage = _json("usage", "--by", "user")
+    usage = run_json("usage", "--by", "user")
     assert (usage["group_by"], usage["data"]) == ("user", [])
 
 
 def test_token_of_another_tenant_is_not_found_with_the_tenant_that_was_searched(
     operator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _json("tenants", "create", "lab")
-    own = _json("tokens", "create", "own")
-    admin = _json("tokens", "create", "admin", "--scope", "admin")["token"]
+    run_json("tenants", "create", "lab")
+    own = run_json("tokens", "create", "own")
+    admin = run_json("tokens", "create", "admin", "--scope", "admin")["token"]
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("DASL_TENANT", "lab")
-        problem = _run("tokens", "revoke", own["id"], code=1).stderr
+        problem = run("tokens", "revoke", own["id"], code=1).stderr
         assert "of tenant lab (another one: DASL_TENANT); see: dasl tokens list" in problem
-        other = _json("tokens", "create", "other")["id"]
+        other = run_json("tokens", "create", "other")["id"]
     monkeypatch.setenv("DASL_TOKEN", admin)
-    problem = _run("tokens", "revoke", other, code=1).stderr
+    problem = run("tokens", "revoke", other, code=1).stderr
     # Only operators can name another tenant.
     assert f"of tenant {own['tenant']}; see: dasl tokens list" in problem
 
 
 def test_list_of_tokens_shows_whose_they_are(operator: str) -> None:
-    ada = _json("users", "create", "Ada")["id"]
-    _json("tokens", "create", "tablet", "--user", ada)
-    header, *rows = _run("tokens", "list").stdout.splitlines()
+    ada = run_json("users", "create", "Ada")["id"]
+    run_json("tokens", "create", "tablet", "--user", ada)
+    header, *rows = run("tokens", "list").stdout.splitlines()
     assert header.split()[:4] == ["ID", "NAME", "USER", "SCOPES"]
     [hers] = [row for row in rows if "tablet" in row]
     assert hers.split()[2] == ada
 
 
 def test_tenant_of_another_alphabet_reaches_the_server(operator: str, service: Service) -> None:
-    _run("db", "admin-token", "first", "--tenant", "工房 / 1")
+    run("db", "admin-token", "first", "--tenant", "工房 / 1")
     with Client(tenant="工房 / 1") as client:
         [token] = client.tokens.list()
         assert token.tenant == "工房 / 1"
         assert client.tenants.get("工房 / 1").name == token.tenant
-    assert "工房 / 1" in _run("tenants", "show", "工房 / 1").stdout
+    assert "工房 / 1" in run("tenants", "show", "工房 / 1").stdout
 
 
 @pytest.mark.parametrize(
@@ -153,4 +132,4 @@ def test_tenant_of_another_alphabet_reaches_the_server(operator: str, service: S
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    _run(*arguments, code=2)
+    run(*arguments, code=2)

@@ -7,6 +7,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from service.cli.app import app
+from tests.support.command_line import run
 
 
 def _names(*arguments: str) -> list[str]:
@@ -35,9 +36,7 @@ def test_backbones_are_listed_smallest_first() -> None:
 
 
 def test_unknown_backbone_or_family_names_a_close_one() -> None:
-    unknown = CliRunner().invoke(app, ["backbones", "resnet81"])
-    assert unknown.exit_code == 1
+    unknown = run("backbones", "resnet81", code=1)
     assert "did you mean 'resnet18'?" in unknown.stderr
-    family = CliRunner().invoke(app, ["backbones", "--family", "resnets"])
-    assert family.exit_code == 2
+    family = run("backbones", "--family", "resnets", code=2)
     assert "did you mean 'resnet'?" in " ".join(family.stderr.split())

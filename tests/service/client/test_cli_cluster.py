@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from service.cli.app import app
 from service.wire.usage import UsageView
 from tests.support.answers import answer_of
+from tests.support.command_line import run
 from tests.support.scripted_server import Answer, Request, answer_json, scripted
 
 REASON = "Waiting for 4 CPUs: 3 of 4 CPUs are in use"
@@ -32,8 +33,7 @@ def test_cluster_shows_the_queue_with_reasons(
     answer |= {"total_cpus": 4, "allocated_cpus": 3, "used_cpus": 1}
     with scripted(lambda _: answer_json(answer)) as server:
         monkeypatch.setenv("DASL_URL", server.url)
-        result = CliRunner().invoke(app, ["cluster"])
-    assert result.exit_code == 0
+        result = run("cluster")
     lines = result.stdout.splitlines()
     assert "CPUs     4 in total, 3 allocated to jobs, 1 used by workers" in lines
     assert [line.split("  ")[-1] for line in lines if line.startswith("waiting")] == [waiting]
@@ -69,8 +69,7 @@ def test_drain_of_unknown_node_says_so_and_how_to_end_it(
     nodes = [{"id": "a1", "address": "10.0.0.1", "name": "gpu-1"}]
     with scripted(lambda _: answer_json({"data": [], "nodes": nodes})) as server:
         monkeypatch.setenv("DASL_URL", server.url)
-        result = CliRunner().invoke(app, ["drain", node])
-    assert result.exit_code == 0
+        result = run("drain", node)
     if node == "gpu-1":
         assert (result.stdout, result.stderr) == ("gpu-1 gets no new workers.\n", "")
     else:

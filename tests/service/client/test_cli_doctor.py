@@ -25,6 +25,7 @@ from service.doctor import Finding, installation, local_storage, ray, server, st
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from tests.support.api_server import Service, running_service
+from tests.support.command_line import run
 from tests.support.databases import Postgres
 from tests.support.migrations import next_version
 from tests.support.scripted_server import answer_json, scripted
@@ -104,8 +105,7 @@ def test_all_checks_pass(service: Service) -> None:
     assert "idle: Ray starts with the next job" in CliRunner().invoke(app, ["cluster"]).stdout
     dispatch(service)
     assert not list((service.settings.home).glob("artifacts/.written*"))
-    result = CliRunner().invoke(app, ["doctor"])
-    assert result.exit_code == 0
+    result = run("doctor")
     assert all(line.startswith("ok ") for line in result.stdout.splitlines())
 
 
@@ -117,8 +117,7 @@ def test_missing_server_does_not_hide_other_checks(monkeypatch: pytest.MonkeyPat
     assert "dasl serve" in checks["server"].remedy
     assert {"python", "torch", "GPUs", "home", "disk", "database", "artifacts"} <= checks.keys()
     assert "does not exist yet" in checks["database"].message
-    result = CliRunner().invoke(app, ["doctor"])
-    assert result.exit_code == 1
+    result = run("doctor", code=1)
     assert "1 of 12 checks failed" in result.stdout
 
 

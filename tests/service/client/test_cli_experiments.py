@@ -14,16 +14,11 @@ from dasl_core.spec import load_spec
 from service.cli.app import app
 from service.client import Client, InvalidSpec, WaitTimeout
 from service.wire.experiments import ExperimentSummary, ExperimentView
-from tests.support.api_server import Service, running_service
+from tests.support.api_server import Service
+from tests.support.command_line import run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "is-dar-worth-it.yaml"
 SEEDS = (0, 1, 2)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running_service(tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 @pytest.fixture
@@ -35,12 +30,6 @@ def client(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         if not list(client.datasets.list(name="emoji")):
             service.ingest(client.datasets.add(tmp_path, "emoji"))
         yield client
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    return result
 
 
 def submit(*arguments: object) -> ExperimentView:

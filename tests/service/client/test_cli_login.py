@@ -16,9 +16,7 @@ import oidc_provider_mock
 import pytest
 from fastapi import FastAPI
 from pydantic import SecretStr
-from typer.testing import CliRunner, Result
 
-from service.cli.app import app
 from service.cli.loopback import Callback
 from service.client import Client
 from service.client.config import write_config
@@ -26,6 +24,7 @@ from service.login.provider import Provider
 from service.wire.access import StartedLogin
 from tests.support.answers import answer_of
 from tests.support.api_server import Service, running_service
+from tests.support.command_line import run
 from tests.support.oidc_provider import CLIENT_ID, oidc_provider
 
 BROWSER = httpx.Client(verify=False, trust_env=False, follow_redirects=True, timeout=30)
@@ -66,12 +65,6 @@ def browse_with(monkeypatch: pytest.MonkeyPatch, visit: Any) -> list[threading.T
     return threads
 
 
-def _run(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(app, list(arguments), input=stdin)
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    return result
-
-
 def test_login_at_an_independent_provider(
     service: Service, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,7 +79,7 @@ def test_login_at_an_independent_provider(
         monkeypatch.setattr(service.settings, "oidc_client_secret", SecretStr("any"))
         use_provider(service.app, service, f"http://127.0.0.1:{server.server_port}")
         threads = browse_with(monkeypatch, visit)
-        text = _run("login").stdout
+        text = run("login").stdout
         for thread in threads:
             thread.join()
     assert text.startswith("Logged in to tenant t, scopes submit until ")
@@ -109,7 +102,7 @@ def test_denied_login_is_reported(
         provider.denial = "You are not in the lab."
         use_provider(service.app, service, provider.url)
         browse_with(monkeypatch, BROWSER.get)
-        problem = _run("login", code=1).stderr
+        problem = run("login", code=1).stderr
     assert "The login provider refused the login: You are not in the lab." in problem
     assert not config.exists()
 
@@ -118,7 +111,7 @@ def test_login_with_a_browser_on_another_machine(service: Service, config: Path)
     with oidc_provider() as provider:
         use_provider(service.app, service, provider.url)
         wrong = "http://127.0.0.1:1/callback?code=x&state=y\n"
-        problem = _run("login", "--paste", code=1, stdin=wrong).stderr
+        problem = run("login", "--paste", code=1, stdin=wrong).stderr
         assert "not the address of this login" in problem
         assert not config.exists()
         command = [sys.executable, "-m", "service.cli", "login", "--paste"]
@@ -139,13 +132,13 @@ def test_token_of_another_server_is_not_replaced_silently(
 ) -> None:
     write_config(config, "https://dasl.example.org", "its token", author="dasl login")
     before = config.read_bytes()
-    problem = _run("login", code=1).stderr
+    problem = run("login", code=1).stderr
     assert "dasl login --overwrite" in problem
     assert config.read_bytes() == before
     with oidc_provider() as provider:
         use_provider(service.app, service, provider.url)
         browse_with(monkeypatch, BROWSER.get)
-        printed = json.loads(_run("login", "--overwrite", "--json").stdout)
+        printed = json.loads(run("login", "--overwrite", "--json").stdout)
     assert printed["token"] is None
     assert printed["expires_at"] is not None
     assert tomllib.loads(config.read_text())["url"] == service.url
@@ -153,7 +146,7 @@ def test_token_of_another_server_is_not_replaced_silently(
 
 def test_login_without_a_provider_names_the_setting(service: Service, config: Path) -> None:
     service.app.state.login_provider = None
-    assert "DASL_OIDC_ISSUER" in _run("login", code=1).stderr
+    assert "DASL_OIDC_ISSUER" in run("login", code=1).stderr
 
 
 def test_callback_accepts_the_code_of_its_own_login_only() -> None:

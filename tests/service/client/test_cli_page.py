@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,8 @@ from typer.testing import CliRunner
 from service.cli.app import app
 from service.client import Client
 from service.embedded.page import show_page
-from tests.support.api_server import Service, running_service
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running_service(tmp_path_factory.mktemp("home")) as running:
-        yield running
+from tests.support.api_server import Service
+from tests.support.command_line import run
 
 
 def log_in(address: str) -> httpx.Response:
@@ -49,8 +43,7 @@ def test_open_without_display_prints_the_address(
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    result = CliRunner().invoke(app, ["open"])
-    assert result.exit_code == 0
+    result = run("open")
     assert "No browser was found" in result.stderr
     assert log_in(result.stdout.strip()).status_code == 201
     printed = json.loads(CliRunner().invoke(app, ["open", "--print", "--json"]).stdout)

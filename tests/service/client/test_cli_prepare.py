@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from dasl_core.data.published import PUBLISHED
 from service.cli.app import app
 from service.cli.prepare import Published
+from tests.support.command_line import run
 
 
 def test_prepare_prints_parts_and_warnings(tmp_path: Path) -> None:
@@ -26,8 +27,7 @@ def test_prepare_prints_parts_and_warnings(tmp_path: Path) -> None:
 
 
 def test_prepare_fails_with_the_missing_file(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["prepare", "sop", str(tmp_path), str(tmp_path / "out")])
-    assert done.exit_code == 1
+    done = run("prepare", "sop", str(tmp_path), str(tmp_path / "out"), code=1)
     assert "Error: Ebay_train.txt is missing" in done.stderr
 
 

@@ -1,6 +1,5 @@
 """The commands for webhooks, and the documented receiver, against the real API and a real receiver."""
 
-import json
 import os
 import re
 import socket
@@ -13,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from service.artifacts.storage import Storage
-from service.cli.app import app
 from service.client import Client
 from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.webhooks import WebhookDelivery
 from tests.support.api_server import Service
+from tests.support.command_line import run, run_json
 from tests.support.fake_executor import FakeExecutor
 from tests.support.polling import wait_for
 from tests.support.webhook_receiver import Reply, receiver
@@ -77,13 +76,11 @@ def connected(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["webhooks", *map(str, arguments)])
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    return result
+    return run("webhooks", *arguments, code=code)
 
 
-def _json(*arguments: object, code: int = 0) -> Any:
-    return json.loads(_run(*arguments, "--json", code=code).stdout)
+def _json(*arguments: object) -> Any:
+    return run_json("webhooks", *arguments)
 
 
 def test_life_of_a_webhook() -> None:

@@ -3,42 +3,27 @@
 import csv
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from dasl_core.spec import JobSpec, SimCLR
 from service import lifecycle
-from service.cli.app import app
-from service.client import ApiError, Client, DatasetFailed, StaleAttempt
+from service.client import ApiError, Client, DatasetFailed, StaleAttempt, WorkerClient
 from service.client.sync.models import Dataset
+from service.client.sync.models import Job as ClientJob
 from service.db.models import Job
 from service.wire.events import EventView
 from service.wire.jobs import JobView
 from tests.support.answers import answer_of
-from tests.support.api_server import Service, running_service
+from tests.support.api_server import Service
+from tests.support.command_line import run, run_json
 from tests.support.scripted_server import answer_json, scripted
 from tests.support.short_training import FILES, SPEC, train
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running_service(tmp_path_factory.mktemp("home")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """An SDK client; the environment leads the command line to the same server."""
-    monkeypatch.setenv("DASL_URL", service.url)
-    monkeypatch.setenv("DASL_TOKEN", service.token)
-    with Client() as client:
-        yield client
+Started = tuple[ClientJob, WorkerClient]
 
 
 @pytest.fixture
@@ -58,14 +43,13 @@ def spec_file(tmp_path: Path) -> Path:
     return path
 
 
-def _run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.stdout, result.stderr)
-    return result
-
-
-def _json(*arguments: object, code: int = 0) -> Any:
-    return json.loads(_run(*arguments, "--json", code=code).stdout)
+@pytest.fixture
+def started(service: Service, client: Client, dataset: Dataset) -> Started:
+    """A job that runs, and the client of its worker."""
+    job = client.jobs.submit(SPEC)
+    worker = service.start_attempt(job.id)
+    worker.start()
+    return job, worker
 
 
 @pytest.fixture
@@ -82,20 +66,20 @@ def finished(service: Service, client: Client, dataset: Dataset) -> tuple[str, s
 def test_dataset_commands(service: Service, client: Client, tmp_path: Path) -> None:
     folder = tmp_path / "cats"
     folder.mkdir()
-    added = _json("datasets", "add", folder, "--no-wait")
+    added = run_json("datasets", "add", folder, "--no-wait")
     assert (added["name"], added["state"], added["uri"]) == ("cats", "pending", str(folder))
     service.ingest(client.datasets.get("cats"))
 
-    shown = _run("datasets", "show", "cats").stdout
+    shown = run("datasets", "show", "cats").stdout
     assert "640" in shown
     assert "Warning: 3 images have 16 bits and only values of 0 to 4095." in shown
     assert "Skipped 2 files:" in shown
     assert "a/empty.png: is empty" in shown
-    assert _json("datasets", "show", added["id"])["report"]["num_skipped"] == 2
-    assert "cats" in [found["name"] for found in _json("datasets", "list")]
-    assert added["id"] in _run("datasets", "list").stdout
-    assert _json("datasets", "rm", "cats") == {"deleted": added["id"]}
-    assert "cats" in _run("datasets", "show", "cats", code=1).stderr
+    assert run_json("datasets", "show", added["id"])["report"]["num_skipped"] == 2
+    assert "cats" in [found["name"] for found in run_json("datasets", "list")]
+    assert added["id"] in run("datasets", "list").stdout
+    assert run_json("datasets", "rm", "cats") == {"deleted": added["id"]}
+    assert "cats" in run("datasets", "show", "cats", code=1).stderr
 
 
 def test_datasets_add_waits_for_ingest(service: Service, client: Client, tmp_path: Path) -> None:
@@ -111,7 +95,7 @@ def test_datasets_add_waits_for_ingest(service: Service, client: Client, tmp_pat
 
     thread = Thread(target=ingest)
     thread.start()
-    result = _run("datasets", "add", folder, "--name", "broken", code=1)
+    result = run("datasets", "add", folder, "--name", "broken", code=1)
     thread.join()
     assert "a/empty.png: is empty" in result.stdout
     assert "no images were found" not in result.stdout
@@ -121,7 +105,7 @@ def test_datasets_add_waits_for_ingest(service: Service, client: Client, tmp_pat
 
 
 def test_datasets_add_refuses_a_missing_folder(client: Client) -> None:
-    result = _run("datasets", "add", "/nonexistent/folder", "--name", "x", code=1)
+    result = run("datasets", "add", "/nonexistent/folder", "--name", "x", code=1)
     [line] = result.stderr.splitlines()
     assert "uri: does not exist on the server" in line
     assert "/nonexistent/folder" in line
@@ -132,8 +116,7 @@ def test_submit_prints_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     (tmp_path / "spec.yaml").write_text("dataset: emoji\n")
     with scripted(lambda _: answer_json(job)) as server:
         monkeypatch.setenv("DASL_URL", server.url)
-        result = CliRunner().invoke(app, ["submit", str(tmp_path / "spec.yaml")])
-    assert result.exit_code == 0
+        result = run("submit", str(tmp_path / "spec.yaml"))
     assert result.stderr == "Warning: resources: too large now.\n"
 
 
@@ -159,65 +142,63 @@ def test_submit_names_the_method_of_a_spec_object(client: Client, dataset: Datas
 def test_submit_list_show_and_cancel_commands(
     client: Client, dataset: Dataset, spec_file: Path
 ) -> None:
-    job = _json("submit", spec_file, "--set", "method.temperature=0.1", "--set", "name=second")
+    job = run_json("submit", spec_file, "--set", "method.temperature=0.1", "--set", "name=second")
     assert job["status"] == "queued"
     assert job["spec"]["method"]["temperature"] == 0.1
-    said = _run("submit", spec_file).stdout
+    said = run("submit", spec_file).stdout
     assert "dasl watch job_" in said
 
-    listed = _json("jobs", "--status", "queued", "--tag", "team:vision", "-n", "1")
+    listed = run_json("jobs", "--status", "queued", "--tag", "team:vision", "-n", "1")
     assert len(listed) == 1
     assert said.count(listed[0]["id"]) == 2
-    assert job["id"] in _run("jobs").stdout
-    assert _json("show", job["id"])["id"] == job["id"]
-    assert "emoji" in _run("show", job["id"]).stdout
-    assert "no log lines yet" in _run("logs", job["id"]).stderr
+    assert job["id"] in run("jobs").stdout
+    assert run_json("show", job["id"])["id"] == job["id"]
+    assert "emoji" in run("show", job["id"]).stdout
+    assert "no log lines yet" in run("logs", job["id"]).stderr
 
     assert client.jobs.update(job["id"], name="third", priority=3).priority == 3
-    assert _json("cancel", job["id"])["status"] == "cancelled"
-    assert "No log lines are stored" in _run("logs", job["id"]).stderr
-    assert _run("watch", job["id"], code=1).stdout.splitlines()[-1].endswith("cancelled")
+    assert run_json("cancel", job["id"])["status"] == "cancelled"
+    assert "No log lines are stored" in run("logs", job["id"]).stderr
+    assert run("watch", job["id"], code=1).stdout.splitlines()[-1].endswith("cancelled")
 
 
 def test_commands_take_a_name_or_a_beginning_or_last(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit({**SPEC, "name": "birds"}).id
     for reference in ("birds", "last", job[:29], job[4:29]):
-        assert _json("show", reference)["id"] == job
-        assert job in _run("logs", reference, "--json").stdout
+        assert run_json("show", reference)["id"] == job
+        assert job in run("logs", reference, "--json").stdout
     newer = client.jobs.submit({**SPEC, "name": "cats"}).id
-    assert _json("cancel", "birds")["id"] == job
-    assert _json("update", "last", "--priority", 7)["id"] == newer
-    assert _run("download", "birds", code=1).stderr.startswith(
-        f"Error: Job {job} has no checkpoint"
-    )
-    assert _json("delete", job[:29], "--yes") == {"deleted": job}
-    assert _json("cancel", newer)["status"] == "cancelled"
+    assert run_json("cancel", "birds")["id"] == job
+    assert run_json("update", "last", "--priority", 7)["id"] == newer
+    assert run("download", "birds", code=1).stderr.startswith(f"Error: Job {job} has no checkpoint")
+    assert run_json("delete", job[:29], "--yes") == {"deleted": job}
+    assert run_json("cancel", newer)["status"] == "cancelled"
     client.jobs.submit({**SPEC, "name": "cats"}).cancel()
-    refused = _run("pause", "cats", code=1).stderr
+    refused = run("pause", "cats", code=1).stderr
     assert "matches 2 jobs, newest first: job_" in refused
     assert f"{newer} (cats, cancelled)" in refused
 
 
 def test_metrics_command(client: Client, finished: tuple[str, str]) -> None:
     job, _ = finished
-    assert _json("metrics", job, "--name", "loss")["values"] == {"loss": [5.0, 4.0, 3.0]}
-    table = _run("metrics", job).stdout.splitlines()
+    assert run_json("metrics", job, "--name", "loss")["values"] == {"loss": [5.0, 4.0, 3.0]}
+    table = run("metrics", job).stdout.splitlines()
     assert table[0].split() == ["METRIC", "LAST", "SMALLEST", "LARGEST", "CURVE"]
     assert "loss    3     3         5" in table[1]
-    lines = _run("metrics", job, "--csv", "--name", "lr", "--name", "loss").stdout.splitlines()
+    lines = run("metrics", job, "--csv", "--name", "lr", "--name", "loss").stdout.splitlines()
     assert lines[0] == "step,time,loss,lr"
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "1", "2"]
     assert lines[1].endswith(",5.0,0.1")
     empty = client.jobs.submit(SPEC)
-    assert "There are no metrics" in _run("metrics", empty.id).stderr
-    assert _run("metrics", empty.id, "--csv").stdout == "step,time\n"
+    assert "There are no metrics" in run("metrics", empty.id).stderr
+    assert run("metrics", empty.id, "--csv").stdout == "step,time\n"
     empty.cancel()
 
 
 def test_jobs_command_shows_accuracies_and_writes_csv(
     client: Client, finished: tuple[str, str]
 ) -> None:
-    rows = list(csv.DictReader(_run("jobs", "--csv").stdout.splitlines()))
+    rows = list(csv.DictReader(run("jobs", "--csv").stdout.splitlines()))
     [row] = [row for row in rows if row["ID"] == finished[0]]
     assert (row["NAME"], row["METHOD"], row["DATA SET"]) == ("first", "simclr", "emoji")
     assert (row["k-NN"], row["R@1"], row["TAGS"]) == ("50.0%", "25.0%", "team:vision")
@@ -225,17 +206,17 @@ def test_jobs_command_shows_accuracies_and_writes_csv(
 
 def test_update_changes_priority_name_and_tags(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit({**SPEC, "tags": {"team": "vision", "try": "1"}})
-    changed = _json(
+    changed = run_json(
         "update", job.id, "--priority=7", "--name=next", "--tag=try:2", "--max-hours=48"
     )
     assert changed["max_hours"] == 48
     assert (changed["priority"], changed["name"]) == (7, "next")
     assert changed["tags"] == {"team": "vision", "try": "2"}
-    said = _run("update", job.id, "--untag", "team", "--tag", "where:a:b").stdout
+    said = run("update", job.id, "--untag", "team", "--tag", "where:a:b").stdout
     assert (
         said == f"Job {job.id}: name next, priority 7, tags try:2, where:a:b, at most 48 hours.\n"
     )
-    assert next(row for row in _run("jobs").stdout.splitlines() if job.id in row).split()[3] == "7"
+    assert next(row for row in run("jobs").stdout.splitlines() if job.id in row).split()[3] == "7"
     job.cancel()
 
 
@@ -243,9 +224,9 @@ def test_events_and_evaluations_commands(
     service: Service, client: Client, dataset: Dataset
 ) -> None:
     job = client.jobs.submit(SPEC)
-    assert "no evaluations yet" in _run("evaluations", job.id).stderr
+    assert "no evaluations yet" in run("evaluations", job.id).stderr
     cancelled = client.jobs.submit(SPEC).cancel()
-    assert "no evaluations: nothing was held out, or" in _run("evaluations", cancelled.id).stderr
+    assert "no evaluations: nothing was held out, or" in run("evaluations", cancelled.id).stderr
     worker = service.start_attempt(job.id)
     worker.start()
     figures = {f"distance_q{share:02d}": share / 100 for share in range(30)}
@@ -253,18 +234,18 @@ def test_events_and_evaluations_commands(
     for step in (9, 18):
         metrics = {"knn_top1": step / 20, "effective_rank": 12.5, **figures}
         worker.evaluation(step=step, epoch=step / 9, subject="backbone", metrics=metrics)
-    rows = _run("evaluations", job.id).stdout.splitlines()
+    rows = run("evaluations", job.id).stdout.splitlines()
     assert rows[0].split("  ")[0] == "METRIC"
     assert rows[0].endswith("RAW, STEP 0  BACKBONE, STEP 18")
     assert rows[1].split() == ["knn_top1", "0.25", "0.9"]
     assert ["distance_q29", "-", "0.29"] in [row.split() for row in rows]
-    assert len(_json("evaluations", job.id)) == 3
-    listed = _run("events", job.id).stdout.splitlines()
+    assert len(run_json("evaluations", job.id)) == 3
+    listed = run("events", job.id).stdout.splitlines()
     assert listed[1].endswith("status      Job queued")
     assert listed[-1].endswith("Evaluated backbone at step 18: knn_top1 0.9, effective_rank 12.5")
-    events = _json("events", job.id, "--type", "evaluation")
+    events = run_json("events", job.id, "--type", "evaluation")
     assert len(events[-1]["data"]["metrics"]) == 32
-    shown = _run("show", job.id).stdout
+    shown = run("show", job.id).stdout
     assert "distance_q29" not in shown
     assert f"dasl evaluations {job.id}" in shown
     worker.finish("failed", {"type": "x", "message": "y"}, retryable=False)
@@ -275,7 +256,7 @@ def test_clone_shows_its_start_checkpoint(
 ) -> None:
     job_id, checkpoint = finished
     clone = client.jobs.clone(job_id, {"train": {"epochs": 4}})
-    assert f"step 18 of {job_id} ({checkpoint})" in _run("show", clone.id).stdout
+    assert f"step 18 of {job_id} ({checkpoint})" in run("show", clone.id).stdout
     worker = service.start_attempt(clone.id)
     progress = client.jobs.get(clone.id).progress
     assert progress is not None
@@ -289,18 +270,18 @@ def test_clone_shows_its_start_checkpoint(
 
 
 def test_refused_spec_names_the_field(client: Client, dataset: Dataset, spec_file: Path) -> None:
-    result = _run("submit", spec_file, "--set", "train.batch_size=4096", code=1)
+    result = run("submit", spec_file, "--set", "train.batch_size=4096", code=1)
     assert "train.batch_size: is larger than" in result.stderr
     assert "Traceback" not in result.stderr
-    result = _run("submit", spec_file, "--set", "dataset=unknown", code=1)
+    result = run("submit", spec_file, "--set", "dataset=unknown", code=1)
     assert "dataset" in result.stderr
 
 
 def test_validate_command(client: Client, dataset: Dataset, spec_file: Path) -> None:
-    answer = _json("validate", spec_file)
+    answer = run_json("validate", spec_file)
     assert answer["resolved"]["train"]["optimizer"]["name"] == "sgd"
     assert answer["estimate"]["total_steps"] > 0
-    text = _run("validate", spec_file).stdout
+    text = run("validate", spec_file).stdout
     chosen_at_the_start = {"cpus_per_worker: auto", "gpus_per_worker: auto"}
     assert {line.strip() for line in text.splitlines() if "auto" in line} == chosen_at_the_start
     assert "training images" in text
@@ -316,20 +297,20 @@ def test_job_from_submit_to_download(
     assert job.progress is not None
     assert job.progress.step == 18
 
-    assert "succeeded" in _run("cancel", job_id, code=1).stderr
+    assert "succeeded" in run("cancel", job_id, code=1).stderr
 
-    shown = _run("show", job_id).stdout
+    shown = run("show", job_id).stdout
     assert checkpoint in shown
     assert "recall_at_1" in shown
     assert max(len(line) for line in shown.splitlines()) < 120
     facts = dict(line.split(maxsplit=1) for line in shown.splitlines()[:12])
     without = "1 x 1 CPUs (no GPU for it; the event no_gpus says what to do)"
     assert (facts["method"], facts["resources"]) == ("simclr", without)
-    lines = _run("watch", job_id).stdout
+    lines = run("watch", job_id).stdout
     assert "k-NN 50.0%  R@1 25.0%" in lines
     assert "succeeded" in lines.splitlines()[-1]
-    assert _run("logs", job_id, "--tail", "2").stdout == "two\nthree\n"
-    assert _json("logs", job_id)["lines"] == ["one", "two", "three"]
+    assert run("logs", job_id, "--tail", "2").stdout == "two\nthree\n"
+    assert run_json("logs", job_id)["lines"] == ["one", "two", "three"]
 
     metrics = client.jobs.metrics(job_id, name="loss", max_points=10)
     assert metrics.values == {"loss": [5.0, 4.0, 3.0]}
@@ -343,25 +324,25 @@ def test_job_from_submit_to_download(
     assert sequence == list(range(1, len(sequence) + 1))
     assert [event.seq for event in client.jobs.stream_events(job_id, after=2)] == sequence[2:]
 
-    assert [found["final"] for found in _json("checkpoints", job_id)] == [False, True]
-    done = _json("download", job_id, "-o", tmp_path / "out")
+    assert [found["final"] for found in run_json("checkpoints", job_id)] == [False, True]
+    done = run_json("download", job_id, "-o", tmp_path / "out")
     assert done["checkpoint"] == checkpoint
     fetched = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     assert fetched == FILES
-    assert "curves.png" in _run("artifacts", job_id, "-o", tmp_path / "pictures").stdout
+    assert "curves.png" in run("artifacts", job_id, "-o", tmp_path / "pictures").stdout
     assert (tmp_path / "pictures" / "curves.png").read_bytes() == b"PNG"
-    assert _json("artifacts", job_id)[0]["content_type"] == "image/png"
+    assert run_json("artifacts", job_id)[0]["content_type"] == "image/png"
 
 
 def test_removal_of_files_by_retention_is_said(
     service: Service, client: Client, finished: tuple[str, str]
 ) -> None:
     job_id, _ = finished
-    assert "Retention" not in _run("artifacts", job_id).stderr
+    assert "Retention" not in run("artifacts", job_id).stderr
     with service.database.write() as session:
         session.get_one(Job, job_id).artifacts_removed_at = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     assert "Retention removed this job's files on 2026-01-02 03:04 UTC." in (
-        _run("artifacts", job_id).stderr
+        run("artifacts", job_id).stderr
     )
 
 
@@ -381,23 +362,21 @@ def test_download_of_a_lost_file_fails(
 ) -> None:
     for path in (service.settings.home / "artifacts" / "jobs" / finished[0]).rglob("model.json"):
         path.unlink()
-    result = _run("download", finished[1], "-o", tmp_path / "out", code=1)
+    result = run("download", finished[1], "-o", tmp_path / "out", code=1)
     assert "model.json" in result.stderr
 
 
 def test_download_without_a_checkpoint_fails(client: Client, dataset: Dataset) -> None:
     job = client.jobs.submit(SPEC)
-    assert "has no checkpoint yet" in _run("download", job.id, code=1).stderr
-    assert "dasl clone --checkpoint none" in _run("clone", job.id, code=1).stderr
+    assert "has no checkpoint yet" in run("download", job.id, code=1).stderr
+    assert "dasl clone --checkpoint none" in run("clone", job.id, code=1).stderr
     job.cancel()
 
 
 def test_follow_events_and_logs_of_a_running_job(
-    service: Service, client: Client, dataset: Dataset
+    service: Service, client: Client, started: Started
 ) -> None:
-    job = client.jobs.submit(SPEC)
-    worker = service.start_attempt(job.id)
-    worker.start()
+    job, worker = started
     service.log(job.id, "first\n")
     events: list[EventView] = []
     lines: list[str] = []
@@ -417,7 +396,7 @@ def test_follow_events_and_logs_of_a_running_job(
     assert events[-1].ends_job
     assert lines == ["first", "second", "", "third"]
 
-    result = _run("watch", job.id, code=1)
+    result = run("watch", job.id, code=1)
     assert result.stderr.splitlines() == [
         "  first",
         "  second",
@@ -425,7 +404,7 @@ def test_follow_events_and_logs_of_a_running_job(
         "  third",
         f"Job {job.id} failed: boom",
     ]
-    assert "RuntimeError: boom" in _run("show", job.id).stdout
+    assert "RuntimeError: boom" in run("show", job.id).stdout
 
 
 def test_show_lists_failed_attempts(service: Service, client: Client, dataset: Dataset) -> None:
@@ -438,14 +417,14 @@ def test_show_lists_failed_attempts(service: Service, client: Client, dataset: D
         assert lifecycle.requeue(session, job.id)
     again = service.start_attempt(job.id)
     again.start()
-    shown = _run("show", job.id).stdout
+    shown = run("show", job.id).stdout
     assert "1        failed   rank-died  The process of rank 1 ended: so." in shown
     assert "2        running" in shown
     [failed] = [e.message for e in client.jobs.events(job.id) if "Restart 1" in e.message]
     assert failed == "Attempt 1 failed: The process of rank 1 ended: so. Restart 1 of 3 in 2 s"
-    assert _run("logs", job.id, "--attempt", 1).stdout == "of the first\n"
-    assert _json("logs", job.id)["lines"] == []
-    assert "remove --attempt" in _run("logs", job.id, "-f", "--attempt", 1, code=2).stderr
+    assert run("logs", job.id, "--attempt", 1).stdout == "of the first\n"
+    assert run_json("logs", job.id)["lines"] == []
+    assert "remove --attempt" in run("logs", job.id, "-f", "--attempt", 1, code=2).stderr
     again.finish("failed", {"type": "ValueError", "message": "no"}, retryable=False)
 
 
@@ -463,18 +442,16 @@ def test_submit_and_watch(
 
     thread = Thread(target=work)
     thread.start()
-    result = _run("submit", spec_file, "--set", "tags.case=watch", "--watch", "--json")
+    result = run("submit", spec_file, "--set", "tags.case=watch", "--watch", "--json")
     thread.join()
     documents = [json.loads(line) for line in result.stdout.splitlines()]
     assert documents[-1]["job"]["status"] == "succeeded"
     assert "half way" in [document.get("event", {}).get("message") for document in documents]
 
 
-def test_cancel_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
-    job = client.jobs.submit(SPEC)
-    worker = service.start_attempt(job.id)
-    worker.start()
-    assert "stops after its current step" in _run("cancel", job.id).stdout
+def test_cancel_a_running_job(client: Client, started: Started) -> None:
+    job, worker = started
+    assert "stops after its current step" in run("cancel", job.id).stdout
     assert worker.heartbeat() == "cancel"
     worker.finish("cancelled")
     assert client.jobs.get(job.id).status == "cancelled"
@@ -482,27 +459,21 @@ def test_cancel_a_running_job(service: Service, client: Client, dataset: Dataset
         worker.heartbeat()
 
 
-def test_pause_and_resume_a_running_job(service: Service, client: Client, dataset: Dataset) -> None:
-    job = client.jobs.submit(SPEC)
-    worker = service.start_attempt(job.id)
-    worker.start()
-    assert "pauses after its current step" in _run("pause", job.id).stdout
+def test_pause_and_resume_a_running_job(started: Started) -> None:
+    job, worker = started
+    assert "pauses after its current step" in run("pause", job.id).stdout
     assert worker.heartbeat() == "pause"
     worker.finish("paused")
     assert job.refresh().status == "paused"
     assert not job.refresh().done
-    assert "is paused" in _run("pause", job.id).stdout
-    assert "is queued again" in _run("resume", job.id).stdout
-    assert "queued" in _run("resume", job.id, code=1).stderr
+    assert "is paused" in run("pause", job.id).stdout
+    assert "is queued again" in run("resume", job.id).stdout
+    assert "queued" in run("resume", job.id, code=1).stderr
     assert job.pause().resume().cancel().status == "cancelled"
 
 
-def test_non_finite_metrics_do_not_fail_a_worker(
-    service: Service, client: Client, dataset: Dataset
-) -> None:
-    job = client.jobs.submit(SPEC)
-    worker = service.start_attempt(job.id)
-    worker.start()
+def test_non_finite_metrics_do_not_fail_a_worker(client: Client, started: Started) -> None:
+    job, worker = started
     values = {"loss": float("nan"), "lr": 0.1}
     worker.metrics([{"step": 1, "time": time.time(), "values": values}])
     worker.heartbeat({"step": 1, "loss": float("inf")})
@@ -512,46 +483,46 @@ def test_non_finite_metrics_do_not_fail_a_worker(
 
 
 def test_token_commands(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    created = _json("tokens", "create", "reader", "--scope", "read")
+    created = run_json("tokens", "create", "reader", "--scope", "read")
     assert created["scopes"] == ["read"]
-    listed = {token["id"]: token for token in _json("tokens", "list")}
+    listed = {token["id"]: token for token in run_json("tokens", "list")}
     assert listed[created["id"]].get("token") is None
-    assert created["id"] in _run("tokens", "list").stdout
+    assert created["id"] in run("tokens", "list").stdout
 
     monkeypatch.setenv("DASL_TOKEN", created["token"])
-    assert _json("jobs") is not None
-    assert "admin" in _run("tokens", "list", code=1).stderr
+    assert run_json("jobs") is not None
+    assert "admin" in run("tokens", "list", code=1).stderr
 
     monkeypatch.setenv("DASL_TOKEN", service.token)
-    assert _json("tokens", "revoke", created["id"]) == {"revoked": created["id"]}
+    assert run_json("tokens", "revoke", created["id"]) == {"revoked": created["id"]}
     monkeypatch.setenv("DASL_TOKEN", created["token"])
-    assert "DASL_TOKEN" in _run("jobs", code=1).stderr
+    assert "DASL_TOKEN" in run("jobs", code=1).stderr
 
 
 def test_audit_command(service: Service, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     created = client.tokens.create("a reader", ["read"])
     monkeypatch.setenv("DASL_TOKEN", created.token)
-    assert "admin" in _run("audit", code=1).stderr
+    assert "admin" in run("audit", code=1).stderr
     monkeypatch.setenv("DASL_TOKEN", service.token)
-    [refused] = _json("audit", "--token", created.id)
+    [refused] = run_json("audit", "--token", created.id)
     assert (refused["method"], refused["path"], refused["status"]) == ("GET", "/v1/audit", 403)
-    created = _json("audit", "--limit", "2")[1]
+    created = run_json("audit", "--limit", "2")[1]
     assert (created["method"], created["path"], created["status"]) == ("POST", "/v1/tokens", 201)
     assert created["token_name"] == "test"
     assert [entry.id for entry in client.audit.list(page_size=1)][1] == created["id"]
-    assert "GET /v1/audit" in _run("audit", "--since", "2020-01-01").stdout
-    assert _json("audit", "--since", "9999-01-01") == []
-    assert "since" in _run("audit", "--since", "yesterday", code=1).stderr
+    assert "GET /v1/audit" in run("audit", "--since", "2020-01-01").stdout
+    assert run_json("audit", "--since", "9999-01-01") == []
+    assert "since" in run("audit", "--since", "yesterday", code=1).stderr
 
 
 def test_token_quotas(client: Client, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    created = _json("tokens", "create", "lab", "--max-queued-jobs", "1", "--max-gpus", "8")
+    created = run_json("tokens", "create", "lab", "--max-queued-jobs", "1", "--max-gpus", "8")
     assert (created["max_queued_jobs"], created["max_running_jobs"], created["max_gpus"]) == (
         1,
         None,
         8,
     )
-    assert "1 queued jobs, 8 GPUs" in _run("tokens", "list").stdout
+    assert "1 queued jobs, 8 GPUs" in run("tokens", "list").stdout
     with monkeypatch.context() as own:
         own.setenv("DASL_TOKEN", created["token"])
         with Client() as limited:
@@ -559,70 +530,70 @@ def test_token_quotas(client: Client, dataset: Dataset, monkeypatch: pytest.Monk
             with pytest.raises(ApiError, match="max_queued_jobs of this token is 1") as refused:
                 limited.jobs.submit(SPEC)
         assert refused.value.status == 429
-        assert "admin" in _run("tokens", "set", created["id"], "--max-gpus", "9", code=1).stderr
+        assert "admin" in run("tokens", "set", created["id"], "--max-gpus", "9", code=1).stderr
 
     limits = ["--max-queued-jobs", "none", "--max-running-jobs", "2"]
     limits += ["--max-pending-datasets", "none"]
-    changed = _run("tokens", "set", created["id"], *limits).stdout
+    changed = run("tokens", "set", created["id"], *limits).stdout
     assert changed == "Limits of token lab: 2 running jobs, 8 GPUs.\n"
-    assert _json("tokens", "set", created["id"], "--max-gpus", "none")["max_gpus"] is None
-    unlimited = _run("tokens", "set", created["id"], "--max-running-jobs", "none").stdout
+    assert run_json("tokens", "set", created["id"], "--max-gpus", "none")["max_gpus"] is None
+    unlimited = run("tokens", "set", created["id"], "--max-running-jobs", "none").stdout
     assert unlimited == "Limits of token lab: none.\n"
     assert client.tokens.set(created["id"], max_gpus=0).max_gpus == 0
 
 
 def test_cluster_command(client: Client) -> None:
-    assert _json("cluster")["nodes"] == []
-    assert "not seen yet" in _run("cluster").stdout
+    assert run_json("cluster")["nodes"] == []
+    assert "not seen yet" in run("cluster").stdout
 
 
 @pytest.mark.parametrize("job", ["job_1", "nonsense", "job_" + "0" * 26])
 def test_unknown_job_is_reported(client: Client, job: str) -> None:
     for command in ("show", "watch", "logs", "cancel", "checkpoints", "artifacts", "download"):
-        result = _run(command, job, code=1)
+        result = run(command, job, code=1)
         assert result.stdout == ""
         assert job in result.stderr
 
 
 def test_db_upgrade_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DASL_DATABASE_URL", f"sqlite:///{tmp_path / 'new' / 'dasl.db'}")
-    assert _json("db", "upgrade")["upgraded"] is True
+    assert run_json("db", "upgrade")["upgraded"] is True
     assert (tmp_path / "new" / "dasl.db").exists()
     monkeypatch.setenv("DASL_DATABASE_URL", "oracle://somewhere")
-    assert "oracle" in _run("db", "upgrade", code=1).stderr
+    assert "oracle" in run("db", "upgrade", code=1).stderr
 
 
 def test_delete_asks_and_removes_jobs_checkpoints_and_data_sets(
     service: Service, client: Client, finished: tuple[str, str], tmp_path: Path
 ) -> None:
     job, checkpoint = finished
-    refused = _run("delete", job, code=2)
+    refused = run("delete", job, code=2)
     assert "add --yes" in refused.stderr
     assert client.jobs.get(job).id == job
-    assert "add --yes" in _run("delete", "--only-checkpoints", job, code=2).stderr
+    assert "add --yes" in run("delete", "--only-checkpoints", job, code=2).stderr
     other = next(each.id for each in client.jobs.checkpoints(job) if each.id != checkpoint)
-    assert _json("delete", other, "--yes") == {"deleted": other}
+    assert run_json("delete", other, "--yes") == {"deleted": other}
     none = {"job": job, "deleted": 0, "bytes": 0}
-    assert _json("delete", "--only-checkpoints", job, "--yes") == none
+    assert run_json("delete", "--only-checkpoints", job, "--yes") == none
     name = "to be deleted"
     client.jobs.update(job, name=name)
-    assert f"Deleted job {name} ({job})" in _run("delete", name, "--yes").stdout
-    assert "No data set" in _run("delete", name, "--yes", code=1).stderr
-    assert "404" not in _run("delete", job, "--yes", code=1).stdout
+    assert f"Deleted job {name} ({job})" in run("delete", name, "--yes").stdout
+    assert "No data set" in run("delete", name, "--yes", code=1).stderr
+    assert "404" not in run("delete", job, "--yes", code=1).stdout
     with pytest.raises(ApiError) as gone:
         client.jobs.delete(job)
     assert gone.value.status == 404
     folder = tmp_path / "dogs"
     folder.mkdir()
-    added = _json("datasets", "add", folder, "--no-wait")
-    assert _json("delete", "dogs", "--yes") == {"deleted": added["id"]}
+    added = run_json("datasets", "add", folder, "--no-wait")
+    assert run_json("delete", "dogs", "--yes") == {"deleted": added["id"]}
 
 
 def test_storage_shows_what_the_jobs_of_the_tenant_take(
     service: Service, client: Client, finished: tuple[str, str]
 ) -> None:
     job, _ = finished
-    report = _json("storage")
+    report = run_json("storage")
     sizes = [each.size for each in client.jobs.checkpoints(job)]
     [largest] = [each for each in report["largest_jobs"] if each["id"] == job]
     assert largest["bytes"] == sum(sizes) + 3
@@ -631,6 +602,6 @@ def test_storage_shows_what_the_jobs_of_the_tenant_take(
     assert report["metrics"]["count"] > 0
     assert report["store"]["bytes"] >= largest["bytes"]
     assert 0 < report["store"]["free_bytes"] < report["store"]["total_bytes"]
-    shown = _run("storage").stdout
+    shown = run("storage").stdout
     assert "free on the disk" in shown
     assert job in shown

@@ -229,21 +229,14 @@ def test_worker_whose_token_is_not_valid_is_superseded() -> None:
     assert not isinstance(of_a_proxy.value, StaleAttempt)
 
 
-def test_command_line_imports_only_what_it_needs() -> None:
-    code = """
-import sys
-import service.cli.app
-print(sorted({"httpx", "pydantic", "yaml", "rich.live"} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_clients_import_specs_on_first_use() -> None:
-    code = """
-import sys
-import service.client.aio.client, service.client.sync.client
-print(sorted(name for name in sys.modules if name.startswith("dasl_core.spec")))
-"""
+@pytest.mark.parametrize(
+    ("modules", "unneeded"),
+    [
+        ("service.cli.app", ("httpx", "pydantic", "yaml", "rich.live")),
+        ("service.client.aio.client, service.client.sync.client", ("dasl_core.spec",)),
+    ],
+)
+def test_imports_are_only_what_is_needed_at_once(modules: str, unneeded: tuple[str, ...]) -> None:
+    code = f"import sys, {modules}; print([n for n in sys.modules if n.startswith({unneeded})])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -23,15 +23,10 @@ from service.client.packing import FileContent, FolderContent, open_content
 from service.client.sync import uploads as client_uploads
 from service.datasets.ingests.repository import begin_ingest
 from service.dispatcher.uploads import Uploads
-from tests.support.api_server import Service, running_service
+from tests.support.api_server import Service
+from tests.support.command_line import run as dasl
 from tests.support.uploads import dispatcher_of
 from workers import ingest
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running_service(tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +145,11 @@ def test_uploaded_folder_becomes_ready_with_its_classes(
     assert (ready.state, ready.error_message) == ("ready", "")
     assert ready.facts is not None
     assert (ready.facts["num_images"], ready.facts["num_classes"]) == (6, 2)
-    shown = CliRunner().invoke(app, ["datasets", "show", "birds"])
+    shown = dasl("datasets", "show", "birds")
     assert "upload" in shown.stdout
-    again = CliRunner().invoke(app, ["datasets", "add", str(folder), "--upload"])
-    assert again.exit_code == 1
+    again = dasl("datasets", "add", str(folder), "--upload", code=1)
     assert "exists" in again.stderr
-    removed = CliRunner().invoke(app, ["datasets", "rm", "birds", "--yes"])
+    removed = dasl("datasets", "rm", "birds", "--yes")
     assert "The upload is removed" in removed.stdout
 
 
@@ -248,7 +242,4 @@ def test_refused_upload_is_reported_at_once(client: Client, tmp_path: Path) -> N
     with pytest.raises(ApiError, match=r"cannot be uploaded.*birds\.csv"):
         client.datasets.upload(tmp_path / "birds.csv", "list")
     for arguments in (["s3://bucket/birds"], [str(tmp_path), "--follow-links"]):
-        refused = CliRunner().invoke(
-            app, ["datasets", "add", *arguments, "--name", "x", "--upload"]
-        )
-        assert refused.exit_code == 2
+        dasl("datasets", "add", *arguments, "--name", "x", "--upload", code=2)

@@ -1,0 +1,20 @@
+"""The command `dasl`, in the process of the test."""
+
+import json
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from service.cli.app import app
+
+
+def run(*arguments: object, code: int = 0, stdin: str | None = None) -> Result:
+    """Run a command, which must end with the exit code."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+    assert result.exit_code == code, (result.stdout, result.stderr)
+    return result
+
+
+def run_json(*arguments: object, code: int = 0) -> Any:
+    """Run a command with `--json`, and return the document that it prints."""
+    return json.loads(run(*arguments, "--json", code=code).stdout)
