@@ -9,7 +9,7 @@ import typer
 from service.cli import console
 
 if TYPE_CHECKING:
-    from service.doctor import Finding
+    pass
 
 app = typer.Typer()
 
@@ -24,7 +24,9 @@ def doctor() -> None:
         for finding in section.run_checks():
             findings.append(finding)
             if not console.as_json():
-                _print(finding)
+                console.print_line(f"{finding.state:<4}  {finding.name:<19} {finding.message}")
+                if finding.remedy:
+                    console.print_line(f"{'':26}{finding.remedy}")
     num_failed = sum(finding.state == "fail" for finding in findings)
     if console.as_json():
         console.print_json(
@@ -34,9 +36,3 @@ def doctor() -> None:
         console.print_line(f"\n{num_failed} of {len(findings)} checks failed.")
     if num_failed:
         raise typer.Exit(1)
-
-
-def _print(finding: Finding) -> None:
-    console.print_line(f"{finding.state:<4}  {finding.name:<19} {finding.message}")
-    if finding.remedy:
-        console.print_line(f"{'':26}{finding.remedy}")

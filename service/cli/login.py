@@ -15,7 +15,7 @@ from service.cli.formats import plain
 from service.cli.inputs import connect
 
 if TYPE_CHECKING:
-    from service.wire.access import StartedLogin, TokenView
+    from service.wire.access import StartedLogin
 
 app = typer.Typer()
 
@@ -59,7 +59,12 @@ def login(
                 code = callback.wait(started)
         token = client.login.finish(started, code)
         write_config(config_path(), client.url, token.token, author="dasl login")
-    _print(token)
+    if os.environ.get("DASL_TOKEN"):
+        console.note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
+    text = f"Logged in to tenant {token.tenant}, scopes {', '.join(token.scopes)}"
+    if token.expires_at is not None:
+        text += f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
+    console.print_result(plain(token) | {"token": None}, f"{text}.")
 
 
 def _pasted(started: StartedLogin) -> str:
@@ -69,15 +74,6 @@ def _pasted(started: StartedLogin) -> str:
     if query.get("state") != [started.state] or len(query.get("code", [])) != 1:
         raise console.fail("This is not the address of this login; start again: dasl login --paste")
     return query["code"][0]
-
-
-def _print(token: TokenView) -> None:
-    if os.environ.get("DASL_TOKEN"):
-        console.note("DASL_TOKEN is set and takes precedence over the stored token; unset it.")
-    text = f"Logged in to tenant {token.tenant}, scopes {', '.join(token.scopes)}"
-    if token.expires_at is not None:
-        text += f" until {token.expires_at.astimezone():%Y-%m-%d %H:%M}"
-    console.print_result(plain(token) | {"token": None}, f"{text}.")
 
 
 @app.command("open")

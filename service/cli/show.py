@@ -146,6 +146,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
     """
     spec = job.resolved or {}
     method, backbone = (spec.get(section, {}).get("name") for section in ("method", "backbone"))
+    place = job.experiment
     # Progress without a step is only a heartbeat before the first step.
     progress = job.progress if job.progress and job.progress.step is not None else None
     active = job.status in (JobStatus.RUNNING, JobStatus.PAUSING, JobStatus.CANCELLING)
@@ -153,12 +154,12 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("id", job.id),
         ("name", job.name),
         ("status", _status(job)),
-        ("data set", _dataset(job)),
+        ("data set", f"{job.dataset.name} ({job.dataset.id}), version {job.dataset_version}"),
         ("method", method),
         ("backbone", backbone),
         ("resources", _resources(spec.get("resources", {}), job.spec.get("resources") or {})),
         ("continues from", origin),
-        ("experiment", _experiment(job)),
+        ("experiment", place and f"{place.id}, variant {place.variant}, seed {place.seed}"),
         ("submitted by", job.submitted_by),
         ("priority", job.priority or None),
         ("tags", tags_text(job.tags)),
@@ -174,15 +175,6 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("verdict", job.verdict and job.verdict.message),
         ("time left", duration(progress.eta_seconds) if progress and active else None),
     ]
-
-
-def _dataset(job: Job) -> str:
-    return f"{job.dataset.name} ({job.dataset.id}), version {job.dataset_version}"
-
-
-def _experiment(job: Job) -> str | None:
-    member = job.experiment
-    return None if member is None else f"{member.id}, variant {member.variant}, seed {member.seed}"
 
 
 def _resources(resources: dict[str, Any], submitted: dict[str, Any]) -> str | None:

@@ -80,20 +80,15 @@ class Watcher:
         events = list(self.client.jobs.events(self.job_id, after=self._last_seq))
         step = job.progress.step if job.progress else None
         if step != self._step or job.done:
-            self._losses = self._curve()
-            self._evaluation = self._newest_evaluation()
+            history = self.client.jobs.metrics(self.job_id, name="loss", max_points=HISTORY_POINTS)
+            self._losses = [loss for loss in history.values.get("loss", []) if loss is not None]
+            trained = [e for e in self.client.jobs.evaluations(self.job_id) if e.subject in TRAINED]
+            newest_last = sorted(trained, key=lambda e: (e.step, TRAINED.index(e.subject)))
+            self._evaluation = newest_last[-1] if newest_last else None
         # Only after the last request: if one of them fails, the next call must fetch all of it again.
         self._step = step
         self._last_seq = events[-1].seq if events else self._last_seq
         return Snapshot(job, events, self._losses, self._evaluation)
-
-    def _curve(self) -> list[float]:
-        metrics = self.client.jobs.metrics(self.job_id, name="loss", max_points=HISTORY_POINTS)
-        return [value for value in metrics.values.get("loss", []) if value is not None]
-
-    def _newest_evaluation(self) -> EvaluationView | None:
-        trained = [e for e in self.client.jobs.evaluations(self.job_id) if e.subject in TRAINED]
-        return max(trained, key=lambda e: (e.step, TRAINED.index(e.subject)), default=None)
 
 
 def watch_job(

@@ -208,6 +208,5 @@ def _field_errors(raw: object) -> list[FieldError]:
     ]
 
 
-def _short(value: object, limit: int = 200) -> str:
-    text = "" if value is None else str(value)
-    return cut(text, limit)
+def _short(value: object) -> str:
+    return "" if value is None else cut(str(value), 200)

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Self
 
 from service.client.aio.access import AsyncAudit, AsyncLogin, AsyncTenants, AsyncTokens, AsyncUsers
@@ -203,10 +202,5 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -44,10 +44,7 @@ class AsyncDatasets(AsyncResource):
         uri = os.fspath(path)
         if "://" not in uri:
             uri = os.path.abspath(os.path.expanduser(uri))
-        body: dict[str, Any] = {"name": name, "uri": uri}
-        if source:
-            body["source"] = dict(source)
-        return self._bind(await self._transport.json("POST", path_to("datasets"), body=body))
+        return await self._register({"name": name, "uri": uri}, source)
 
     async def upload(
         self,
@@ -97,16 +94,17 @@ class AsyncDatasets(AsyncResource):
             check_resumable(dataset, content)
         else:
             about = {"filename": content.filename, "size": content.size, "sha256": sha256}
-            body: dict[str, Any] = {
-                "name": name,
-                "upload": about | {"fingerprint": content.fingerprint},
-            }
-            if source:
-                body["source"] = dict(source)
-            dataset = self._bind(await self._transport.json("POST", path_to("datasets"), body=body))
+            about["fingerprint"] = content.fingerprint
+            dataset = await self._register({"name": name, "upload": about}, source)
         received = 0 if dataset.upload is None else dataset.upload.received
         await send(self._transport, dataset.id, content, received, on_bytes=on_bytes)
         return await self._get(dataset.id, patience=OUTAGE_SECONDS)
+
+    async def _register(
+        self, fields: Mapping[str, Any], source: Mapping[str, Any] | None
+    ) -> AsyncDataset:
+        body = {**fields, "source": dict(source)} if source else fields
+        return self._bind(await self._transport.json("POST", path_to("datasets"), body=body))
 
     async def get(self, dataset: str) -> AsyncDataset:
         """Return a data set by id or name.

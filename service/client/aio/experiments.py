@@ -5,12 +5,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from service.client.aio.threads import in_thread
 from service.client.aio.transport import AsyncResource, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, Polling, wait_until
-from service.client.errors import InvalidSpec
 from service.client.models import ExperimentValidation, read
-from service.client.specs import spec_body
 from service.wire.experiments import (
     ExperimentSummary,
     ExperimentView,
@@ -37,7 +34,7 @@ class AsyncExperiments(AsyncResource):
             InvalidSpec: it cannot be read or sent.
         """
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        answer = await self._send(path_to("experiments"), experiment, headers)
+        answer = await self._send_spec(path_to("experiments"), experiment, headers)
         return read(SubmittedExperiment, answer)
 
     async def validate(self, experiment: Mapping[str, Any] | str | Path) -> ExperimentValidation:
@@ -47,16 +44,7 @@ class AsyncExperiments(AsyncResource):
             ApiError, InvalidSpec: see `submit`.
         """
         path = path_to("experiments", "validate")
-        return read(ExperimentValidation, await self._send(path, experiment, {}))
-
-    async def _send(
-        self, path: str, experiment: Mapping[str, Any] | str | Path, headers: Mapping[str, str]
-    ) -> Any:
-        try:
-            body = await in_thread(spec_body, experiment)
-            return await self._transport.json("POST", path, body=body, headers=headers)
-        except (TypeError, ValueError) as error:
-            raise InvalidSpec(str(error)) from error
+        return read(ExperimentValidation, await self._send_spec(path, experiment, {}))
 
     async def get(self, experiment_id: str, *, patience: float | None = None) -> ExperimentView:
         """Return an experiment with its jobs, and the results of the metric that decides.

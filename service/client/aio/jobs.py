@@ -11,12 +11,11 @@ from typing import Any
 from service.client.aio.files import OnBytes, fetch
 from service.client.aio.models import AsyncJob
 from service.client.aio.sse import follow
-from service.client.aio.threads import in_thread
 from service.client.aio.transport import AsyncResource, Params, Record, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS, wait_until
-from service.client.errors import InvalidSpec, JobFailed
+from service.client.errors import JobFailed
 from service.client.models import Attempt, ServerSentEvent, Validation, read
-from service.client.specs import Spec, spec_body
+from service.client.specs import Spec
 from service.states import JobStatus
 from service.wire.checkpoints import ArtifactView, CheckpointView, DeletedCheckpoints
 from service.wire.events import EventView
@@ -306,15 +305,6 @@ class AsyncJobs(AsyncResource):
     async def _all(self, model: type[Record], job_id: str, collection: str) -> Sequence[Record]:
         records = self._transport.records(model, path_to("jobs", job_id, collection), {})
         return [record async for record in records]
-
-    async def _send_spec(self, path: str, spec: Spec, headers: Mapping[str, str]) -> Any:
-        body = await in_thread(spec_body, spec)
-        try:
-            return await self._transport.json("POST", path, body=body, headers=headers)
-        except (TypeError, ValueError) as error:
-            raise InvalidSpec(
-                f"The spec has a value that JSON cannot represent: {error}"
-            ) from error
 
     async def _request(self, job_id: str, action: str) -> AsyncJob:
         return self._bind(await self._transport.json("POST", path_to("jobs", job_id, action)))

@@ -10,16 +10,18 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel
 
-from service.client.aio.threads import sleep
+from service.client.aio.threads import in_thread, sleep
 from service.client.config import Connection
 from service.client.errors import (
     STALE_ATTEMPT,
     ApiError,
     ConnectionFailed,
+    InvalidSpec,
     StaleAttempt,
     StoreUnreachable,
 )
 from service.client.models import read
+from service.client.specs import Spec, spec_body
 from service.client.tls import tls_context
 
 BUSY = frozenset({502, 503, 504})
@@ -244,6 +246,20 @@ class AsyncResource:
 
     def __init__(self, transport: AsyncTransport) -> None:
         self._transport = transport
+
+    async def _send_spec(self, path: str, spec: Spec, headers: Mapping[str, str]) -> Any:
+        """Send a spec or an experiment.
+
+        Raises:
+            InvalidSpec: it cannot be read or sent.
+        """
+        body = await in_thread(spec_body, spec)
+        try:
+            return await self._transport.json("POST", path, body=body, headers=headers)
+        except (TypeError, ValueError) as error:
+            raise InvalidSpec(
+                f"The spec has a value that JSON cannot represent: {error}"
+            ) from error
 
 
 def path_to(*segments: str) -> str:

@@ -39,13 +39,9 @@ class AsyncWebhooks(AsyncResource):
             tags: only events of jobs with all of these tags.
             format: "standard", or "slack" for Slack's message format.
         """
-        body: dict[str, object] = {"url": url, "format": format}
-        if name is not None:
-            body["name"] = name
-        if events is not None:
-            body["events"] = list(events)
-        if tags is not None:
-            body["tags"] = dict(tags)
+        filters = {"events": events and list(events), "tags": tags and dict(tags)}
+        fields = {"url": url, "format": format, "name": name, **filters}
+        body = {field: value for field, value in fields.items() if value is not None}
         return await self._transport.read(NewSecret, "POST", path_to("webhooks"), body=body)
 
     async def get(self, webhook_id: str) -> WebhookView:
