@@ -19,7 +19,6 @@ from service.cli.inputs import (
     id_argument,
     id_of_experiment,
     output_file,
-    read_file,
     with_overrides,
 )
 
@@ -117,8 +116,9 @@ def _read(path: Path, overrides: list[str], seeds: list[int] | None) -> dict[str
         InvalidSpec: the file cannot be read, or its `spec` is not a mapping.
     """
     from service.client.errors import InvalidSpec
+    from service.client.specs import spec_body
 
-    content = read_file(path)
+    content = spec_body(path)
     base = content.get("spec")
     if not isinstance(base, dict):
         raise InvalidSpec(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from service.client import Client
+    from service.client import Client, InvalidSpec
 
 
 def connect(patience: float = 1.0) -> Client:
@@ -238,19 +239,11 @@ def with_overrides(content: dict[str, Any], overrides: list[str]) -> dict[str, A
         raise typer.BadParameter(str(error)) from error
 
 
-def read_file(path: Path) -> dict[str, Any]:
-    """Read a spec or an experiment without a check of its fields.
-
-    Raises:
-        InvalidSpec: it cannot be read.
-    """
-    from dasl_core.spec import load_spec
+def invalid_spec(name: object, problems: Iterable[object]) -> InvalidSpec:
+    """Return an error with a line for each problem of a spec."""
     from service.client.errors import InvalidSpec
 
-    try:
-        return load_spec(path)
-    except ValueError as error:
-        raise InvalidSpec(str(error)) from error
+    return InvalidSpec("\n".join([f"{name} is not a valid spec", *(f"  {p}" for p in problems)]))
 
 
 def read_spec(path: Path | None, overrides: list[str]) -> dict[str, Any]:
@@ -263,8 +256,9 @@ def read_spec(path: Path | None, overrides: list[str]) -> dict[str, Any]:
 
     from dasl_core.spec import JobSpec, field_problems
     from service.client.errors import InvalidSpec
+    from service.client.specs import spec_body
 
-    content = {} if path is None else read_file(path)
+    content = {} if path is None else spec_body(path)
     spec = with_overrides(content, overrides)
     if "variants" in content or {"spec", "seeds"} <= content.keys():
         raise InvalidSpec(
@@ -274,7 +268,5 @@ def read_spec(path: Path | None, overrides: list[str]) -> dict[str, Any]:
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:
-        lines = [f"  {problem}" for problem in field_problems(error, JobSpec)]
-        name = "This" if path is None else path
-        raise InvalidSpec("\n".join([f"{name} is not a valid spec", *lines])) from error
+        raise invalid_spec(path or "This", field_problems(error, JobSpec)) from error
     return spec

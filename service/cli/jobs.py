@@ -22,6 +22,7 @@ from service.cli.inputs import (
     given,
     id_of_experiment,
     id_of_job,
+    invalid_spec,
     read_spec,
     tags,
     with_overrides,
@@ -89,12 +90,10 @@ def validate(
 def _validate_locally(path: Path, body: dict[str, Any]) -> None:
     from dasl_core.spec import JobSpec
     from service.cli.local_checks import check_locally
-    from service.client.errors import InvalidSpec
 
     checks = check_locally(JobSpec.model_validate(body))
     if checks.problems:
-        lines = [f"  {problem}" for problem in checks.problems]
-        raise InvalidSpec("\n".join([f"{path} is not a valid spec", *lines]))
+        raise invalid_spec(path, checks.problems)
     answer = {"valid": True, "not_checked": checks.not_checked}
     unchecked = "; ".join(checks.not_checked)
     console.print_result(answer, f"{path} is a valid spec. Not checked: {unchecked}.")
