@@ -69,6 +69,13 @@ ExpiresInDays = Annotated[
     str | None,
     _option("Days from now after which the token is refused.", "DAYS|none", _is_number, "a number"),
 ]
+Weight = Annotated[
+    float | None,
+    typer.Option(help="Share of the cluster, relative to that of other tenants.", min=0),
+]
+TenantName = Annotated[
+    str, typer.Argument(metavar="TENANT", callback=tenant_name, help="Name of the tenant.")
+]
 
 
 def _limits(names: Sequence[str], values: Sequence[str | None]) -> dict[str, Any]:
@@ -84,13 +91,6 @@ def _limit(value: str) -> float | None:
 
 
 _LIMITS = ("max_queued_jobs", "max_running_jobs", "max_gpus", "max_priority", "max_hours")
-Weight = Annotated[
-    float | None,
-    typer.Option(help="Share of the cluster, relative to that of other tenants.", min=0),
-]
-TenantName = Annotated[
-    str, typer.Argument(metavar="TENANT", callback=tenant_name, help="Name of the tenant.")
-]
 
 
 @tenants.command("create")

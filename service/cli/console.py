@@ -24,8 +24,9 @@ AnyRecord = TypeVar("AnyRecord", bound="BaseModel")
 Columns = Mapping[str, Callable[[AnyRecord], object]]
 """Headers of a table, each with the function that returns the value of a record."""
 
-_as_json = ContextVar("_as_json", default=False)
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+
+_as_json = ContextVar("_as_json", default=False)
 
 
 def as_json() -> bool:

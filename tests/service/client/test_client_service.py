@@ -346,17 +346,6 @@ def test_removal_of_files_by_retention_is_said(
     )
 
 
-def test_interrupted_download_is_resumed(
-    client: Client, finished: tuple[str, str], tmp_path: Path
-) -> None:
-    manifest = client.checkpoints.get(finished[1]).files
-    for file in manifest:
-        content = FILES[file.name][: file.size // 2]
-        (tmp_path / f".{file.name}.{file.sha256[:16]}.part").write_bytes(content)
-    client.checkpoints.download(finished[1], tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == FILES
-
-
 def test_download_of_a_lost_file_fails(
     service: Service, client: Client, finished: tuple[str, str], tmp_path: Path
 ) -> None:
