@@ -222,11 +222,10 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _names(node: ast.AST | None) -> set[str]:
-    return (
-        set()
-        if node is None
-        else {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-    )
+    """Return the names in an expression, those of attributes too: `console.core_extra()`."""
+    parts = list(ast.walk(node)) if node is not None else []
+    attributes = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    return attributes | {part.id for part in parts if isinstance(part, ast.Name)}
 
 
 def missing_package(name: str, installed: set[str]) -> str | None:
