@@ -52,9 +52,9 @@ async def _to_validate(
 
 
 async def _check(request: ExperimentRequest, caller: Caller, context: Context) -> CheckedVariants:
-    specs = submission.build_specs(request)
-    checks = {name: await check_spec(context, caller, spec) for name, spec in specs.items()}
-    return CheckedVariants(request, specs, checks)
+    specs = submission.build_specs(request).items()
+    checked = {name: await check_spec(context, caller, spec) for name, spec in specs}
+    return CheckedVariants(request, checked)
 
 
 async def _get(experiment_id: str, caller: Reader, session: ReadSession) -> InTransaction:

@@ -17,21 +17,21 @@ from service.db.models import Experiment
 from service.db.rows import add, one, owned
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment, VariantPlan
 from service.experiments.service import experiment_view
-from service.experiments.variants import located, variant_specs, with_seed
+from service.experiments.variants import job_name, located, variant_specs
 from service.jobs import idempotency, submission, tenant_limits
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.settings import ClusterLimit
 from service.tokens.service import check_queue
 from service.wire.experiments import ExperimentEstimate, SubmittedExperiment, TotalSeconds
+from service.wire.jobs import ExperimentPlace
 
 
 @dataclass(frozen=True)
 class CheckedVariants:
-    """The specs of a request by variant, with the first seed, and the checks of their paths."""
+    """The checked specs of a request by variant, with the first seed."""
 
     request: ExperimentRequest
-    specs: Mapping[str, JobSpec]
-    checks: Mapping[str, PathChecks]
+    specs: Mapping[str, CheckedSpec]
 
 
 def build_specs(request: ExperimentRequest) -> dict[str, JobSpec]:
@@ -132,10 +132,11 @@ def submit(
     # Queue seed by seed, so that all variants are trained with the first seed before the next one begins.
     for seed in seeds:
         for variant in variants:
-            spec = with_seed(checked.specs[variant.name], request.name, variant.name, seed)
-            planned = plans[variant.name].with_seed(seed, spec.name)
-            membership = submission.ExperimentMembership(experiment.id, variant.name, seed)
-            submission.enqueue(session, caller, spec, planned, membership=membership)
+            planned = plans[variant.name].with_seed(
+                seed, job_name(request.name, variant.name, seed)
+            )
+            place = ExperimentPlace(id=experiment.id, variant=variant.name, seed=seed)
+            submission.enqueue(session, caller, planned, experiment=place)
     shown = SubmittedExperiment(**dict(experiment_view(session, experiment)))
     shown.estimate = _estimate(list(plans.values()), len(seeds))
     shown.warnings = _warnings(plans)
@@ -182,15 +183,7 @@ def _plans(
     plans, problems = {}, dict[str, list[FieldProblem]]()
     for name, spec in checked.specs.items():
         try:
-            plans[name] = submission.plan(
-                session,
-                caller.tenant,
-                spec,
-                checked.checks[name],
-                cluster_limit,
-                token_id=caller.token_id,
-                lock=lock,
-            )
+            plans[name] = submission.plan(session, caller, spec, cluster_limit, lock=lock)
         except Problem as problem:
             if problem.status_code != 422:  # a data set is being ingested
                 raise

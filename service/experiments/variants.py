@@ -67,12 +67,6 @@ def variant_specs(
     return specs, located(problems, [variant.name for variant in variants])
 
 
-def with_seed(spec: JobSpec, experiment: str, variant: str, seed: int) -> JobSpec:
-    """Return the spec of a variant with another seed; unset fields stay unset, for the stored document."""
-    train = spec.train.model_copy(update={"seed": seed})
-    return spec.model_copy(update={"train": train, "name": job_name(experiment, variant, seed)})
-
-
 def job_name(experiment: str, variant: str, seed: int) -> str:
     """Return the name of a job: `is-dar-worth-it, dar, seed 0`."""
     return cut(f"{experiment}, {variant}", 200 - 30) + f", seed {seed}"

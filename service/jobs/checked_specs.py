@@ -18,29 +18,20 @@ from service.api.problems import field_problem
 from service.api.transaction import Context, WithContext
 from service.db.session import Database
 from service.jobs import clones, path_checks
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.jobs.schemas import CloneRequest, SpecBody
 
 
 @dataclass(frozen=True)
-class CheckedSpec:
-    """A spec and the checks of its paths."""
-
-    spec: JobSpec
-    checks: PathChecks
-
-
-@dataclass(frozen=True)
 class CheckedClone:
-    """A request for a clone, the clone's spec and the checks of its paths."""
+    """A request for a clone, and the clone's spec."""
 
     request: CloneRequest
-    spec: JobSpec
-    checks: PathChecks
+    checked: CheckedSpec
 
 
 async def _to_submit(spec: SpecBody, caller: Submitter, context: WithContext) -> CheckedSpec:
-    return CheckedSpec(spec, await check_spec(context, caller, spec))
+    return await check_spec(context, caller, spec)
 
 
 async def _to_validate(spec: SpecBody, caller: Reader, context: WithContext) -> CheckedSpec:
@@ -49,7 +40,7 @@ async def _to_validate(spec: SpecBody, caller: Reader, context: WithContext) -> 
         message = "is a path, which only a token with the scope submit may check"
         expected = "null, or a token with the scope submit"
         raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
-    return CheckedSpec(spec, await check_spec(context, caller, spec))
+    return await check_spec(context, caller, spec)
 
 
 async def _to_clone(
@@ -58,7 +49,7 @@ async def _to_clone(
     request = request or CloneRequest()
     find = partial(_find_clone_spec, context.database, caller.tenant, job_id, request)
     spec = await run_in_threadpool(find)
-    return CheckedClone(request, spec, await check_spec(context, caller, spec))
+    return CheckedClone(request, await check_spec(context, caller, spec))
 
 
 def _find_clone_spec(
@@ -69,16 +60,16 @@ def _find_clone_spec(
         return clones.clone_spec(session, tenant, job_id, request.changes, continues=continues)
 
 
-async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> PathChecks:
+async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> CheckedSpec:
     """Check the paths that a spec names, in separate threads."""
     tenant = caller.tenant
     ready = await run_in_threadpool(path_checks.find_datasets, context.database, tenant, spec)
     problems = path_checks.tracking_problems(context.settings, spec)
     if spec.backbone.pretrained is None and not ready:
-        return PathChecks(problems)
+        return CheckedSpec(spec, problems)
     check = partial(path_checks.check_paths, context.settings, tenant, spec, ready)
-    checks = await context.path_threads.run_for(caller.token_id, check)
-    return replace(checks, problems=[*problems, *checks.problems])
+    checked = await context.path_threads.run_for(caller.token_id, check)
+    return replace(checked, problems=[*problems, *checked.problems])
 
 
 SpecToSubmit = Annotated[CheckedSpec, Depends(_to_submit)]

@@ -23,7 +23,7 @@ from service.checkpoints import retention
 from service.db.locks import lock_job
 from service.db.models import Checkpoint, Job
 from service.jobs import repository, service
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 
 
 def clone_spec(
@@ -55,27 +55,22 @@ def clone_spec(
         raise spec_problem(field_problems(error, JobSpec)) from error
 
 
-def clone_path_checks(
-    session: Session, checks: PathChecks, spec: JobSpec, start: Checkpoint
-) -> PathChecks:
-    """Return the path checks of a job that continues from a checkpoint, which contains all weights.
+def continued(session: Session, checked: CheckedSpec, start: Checkpoint) -> CheckedSpec:
+    """Return the checked spec of a job that continues from a checkpoint, which contains all weights.
 
     The weights that its source started from are not read: they may be gone, and the images are normalized
     like the source's.
     """
-    record = _weights_record(repository.by_id(session, start.job_id))
-    if "auto" not in (spec.backbone.mean, spec.backbone.std):
-        record = record._replace(normalization=None)
-    problems = [problem for problem in checks.problems if problem.field != "backbone.pretrained"]
-    return replace(checks, problems=problems, record=record)
-
-
-def _weights_record(job: Job) -> WeightsRecord:
-    """Return the weights record of a job's checkpoints."""
-    backbone = job.resolved_spec.backbone
-    return WeightsRecord(
-        backbone.normalization, backbone.stem, backbone.image_size, backbone.in_channels
+    source, backbone = repository.by_id(session, start.job_id).resolved_spec, checked.spec.backbone
+    is_normalized_alike = "auto" in (backbone.mean, backbone.std)
+    record = WeightsRecord(
+        source.backbone.normalization if is_normalized_alike else None,
+        source.backbone.stem,
+        source.backbone.image_size,
+        source.backbone.in_channels,
     )
+    problems = [problem for problem in checked.problems if problem.field != "backbone.pretrained"]
+    return replace(checked, problems=problems, record=record)
 
 
 def find_start_checkpoint(

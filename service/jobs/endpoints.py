@@ -68,7 +68,7 @@ def submit_job(
 ) -> Response:
     """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
     limit = context.settings.cluster_limit
-    answer, repeated = submission.submit(session, caller, checked.spec, key, checked.checks, limit)
+    answer, repeated = submission.submit(session, caller, checked, key, limit)
     return _submitted(answer, repeated, status=201)
 
 
@@ -78,14 +78,7 @@ def validate_job(
 ) -> ValidatedJob:
     """Resolve a spec (every "auto" except in `resources`) and estimate its cost, without storing anything."""
     limit = context.settings.cluster_limit
-    planned = submission.plan(
-        session,
-        caller.tenant,
-        checked.spec,
-        checked.checks,
-        limit,
-        token_id=caller.token_id,
-    )
+    planned = submission.plan(session, caller, checked, limit)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"),
         estimate=planned.estimate,
@@ -216,9 +209,8 @@ def clone_job(
     answer, repeated = submission.submit(
         session,
         caller,
-        checked.spec,
+        checked.checked,
         key,
-        checked.checks,
         context.settings.cluster_limit,
         find_checkpoint=find_checkpoint,
         request=replayable,

@@ -26,14 +26,15 @@ from service.states import DatasetState
 
 
 @dataclass(frozen=True)
-class PathChecks:
-    """Results of checking the paths that a spec names.
+class CheckedSpec:
+    """A spec, and the results of checking the paths that it names.
 
     Attributes:
         problems: problems of the paths.
         record: record of the weights to start from; empty if the server cannot read them.
     """
 
+    spec: JobSpec
     problems: Sequence[FieldProblem] = ()
     record: WeightsRecord = NO_RECORD
 
@@ -54,7 +55,7 @@ def find_datasets(database: Database, tenant: str, spec: JobSpec) -> dict[str, D
 
 def check_paths(
     settings: Settings, tenant: str, spec: JobSpec, ready: Mapping[str, Dataset]
-) -> PathChecks:
+) -> CheckedSpec:
     """Check the paths that a spec names, without a database connection, as a file system may hang.
 
     Args:
@@ -70,7 +71,7 @@ def check_paths(
     names = _named_datasets(spec)
     for field, dataset in ready.items():
         problems += _images_problems(settings, readable, field, names[field], dataset)
-    return PathChecks(problems, record)
+    return CheckedSpec(spec, problems, record)
 
 
 def tracking_problems(settings: Settings, spec: JobSpec) -> list[FieldProblem]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from dasl_core.spec import JobSpec
 from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import (
@@ -21,7 +19,7 @@ from service.datasets.endpoints import OwnDataset
 from service.db.models import Preparation
 from service.jobs import preparations
 from service.jobs.checked_specs import check_spec
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.jobs.previews import build_spec
 from service.preparations.schemas import PreparationRequest
 from service.tasks import service as tasks
@@ -31,17 +29,10 @@ from service.wire.preparations import PreparationView
 router = APIRouter(prefix="/v1", tags=["preparations"], route_class=Route)
 
 
-@dataclass(frozen=True)
-class _Checked:
-    spec: JobSpec
-    checks: PathChecks
-
-
 async def _to_prepare(
     dataset_id: str, request: PreparationRequest, caller: Submitter, context: WithContext
-) -> _Checked:
-    spec = build_spec(dataset_id, request.spec)
-    return _Checked(spec, await check_spec(context, caller, spec))
+) -> CheckedSpec:
+    return await check_spec(context, caller, build_spec(dataset_id, request.spec))
 
 
 async def _get(preparation_id: str, caller: Reader, session: ReadSession) -> InTransaction:
@@ -54,7 +45,7 @@ async def _get_to_change(
     return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preparation_id))
 
 
-CheckedRequest = Annotated[_Checked, Depends(_to_prepare)]
+CheckedRequest = Annotated[CheckedSpec, Depends(_to_prepare)]
 OwnPreparation = Annotated[Preparation, Depends(_get)]
 OwnPreparationToChange = Annotated[Preparation, Depends(_get_to_change)]
 
@@ -76,9 +67,8 @@ def request_preparation(
     The images are decoded in the background; tenants take turns. If an equal preparation is queued or running, it is
     returned with status 200.
     """
-    preparation, is_new = preparations.submit(
-        session, caller, checked.spec, checked.checks, context.settings.cluster_limit
-    )
+    limit = context.settings.cluster_limit
+    preparation, is_new = preparations.submit(session, caller, checked, limit)
     if not is_new:
         response.status_code = 200
     response.headers["Location"] = f"/v1/preparations/{preparation.id}"

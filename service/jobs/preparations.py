@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from dasl_core.spec import JobSpec
 from service import ids
 from service.api.auth import Caller
 from service.api.problems import not_found
@@ -15,7 +14,7 @@ from service.datasets import service as datasets_service
 from service.db.locks import lock_tenant
 from service.db.models import Preparation
 from service.jobs import submission
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.settings import ClusterLimit
 from service.states import TaskState
 from service.tasks.repository import preparations, same_preparation
@@ -23,17 +22,12 @@ from service.tasks.service import check_pending
 
 
 def submit(
-    session: Session,
-    caller: Caller,
-    spec: JobSpec,
-    checks: PathChecks,
-    cluster_limit: ClusterLimit,
+    session: Session, caller: Caller, checked: CheckedSpec, cluster_limit: ClusterLimit
 ) -> tuple[Preparation, bool]:
     """Queue the decoding of the newest version of a data set, unless an equal preparation is queued or running.
 
     Args:
-        spec: a spec on the data set to prepare.
-        checks: the checks of the paths that the spec names.
+        checked: a spec on the data set to prepare.
         cluster_limit: as in `submission.plan`.
 
     Returns:
@@ -44,19 +38,11 @@ def submit(
     """
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
-    dataset = datasets_service.get(session, caller.tenant, spec.dataset)
+    dataset = datasets_service.get(session, caller.tenant, checked.spec.dataset)
     # Serialize concurrent requests.
     if datasets.lock(session, dataset.id) is None:
         raise not_found("data set", dataset.id)
-    planned = submission.plan(
-        session,
-        caller.tenant,
-        spec,
-        checks,
-        cluster_limit,
-        token_id=caller.token_id,
-        lock=True,
-    )
+    planned = submission.plan(session, caller, checked, cluster_limit, lock=True)
     resolved = planned.resolved
     wanted = Preparation(
         id=ids.new_id("prep"),

@@ -10,7 +10,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from dasl_core.spec import JobSpec
 from service.api import ranged_file
 from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
@@ -27,7 +26,7 @@ from service.db.models import Preview
 from service.jobs import previews
 from service.jobs.checked_specs import check_spec
 from service.jobs.endpoints import IdempotencyKey
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.previews.schemas import PreviewRequest
 from service.previews.service import file, preview_view
 from service.tasks import service as tasks
@@ -41,15 +40,14 @@ files = APIRouter(prefix="/v1/previews", tags=["previews"], route_class=StoreRou
 @dataclass(frozen=True)
 class _Checked:
     request: PreviewRequest
-    spec: JobSpec
-    checks: PathChecks
+    checked: CheckedSpec
 
 
 async def _to_preview(
     dataset_id: str, request: PreviewRequest, caller: Submitter, context: WithContext
 ) -> _Checked:
     spec = previews.build_spec(dataset_id, request.spec, request.version)
-    return _Checked(request, spec, await check_spec(context, caller, spec))
+    return _Checked(request, await check_spec(context, caller, spec))
 
 
 async def _get(preview_id: str, caller: Reader, session: ReadSession) -> InTransaction:
@@ -81,15 +79,9 @@ def request_preview(
     They are drawn in the background; tenants take turns. A request repeated with the same `Idempotency-Key` gets
     the first answer.
     """
+    limit = context.settings.cluster_limit
     answer, repeated = previews.submit(
-        session,
-        caller,
-        dataset_id,
-        checked.request,
-        checked.spec,
-        key,
-        checked.checks,
-        context.settings.cluster_limit,
+        session, caller, dataset_id, checked.request, checked.checked, key, limit
     )
     headers = {"Location": f"/v1/previews/{answer['id']}"}
     if repeated:

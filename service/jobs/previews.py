@@ -17,7 +17,7 @@ from service.db.locks import lock_tenant
 from service.db.models import Preview
 from service.db.rows import one
 from service.jobs import idempotency, submission
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.previews.schemas import PreviewRequest
 from service.previews.service import preview_view
 from service.settings import ClusterLimit
@@ -44,17 +44,15 @@ def submit(
     caller: Caller,
     dataset_id: str,
     request: PreviewRequest,
-    spec: JobSpec,
+    checked: CheckedSpec,
     key: str | None,
-    checks: PathChecks,
     cluster_limit: ClusterLimit,
 ) -> tuple[dict[str, Any], bool]:
     """Queue the drawing of a preview.
 
     Args:
-        spec: the request's spec, from `build_spec`.
+        checked: the request's spec, from `build_spec`.
         key: the Idempotency-Key. The same key with the same request replays the first answer.
-        checks: the checks of the paths that the spec names.
         cluster_limit: as in `submission.plan`.
 
     Returns:
@@ -69,22 +67,14 @@ def submit(
         caller.tenant,
         key,
         # Leave out the version, which the data set already names.
-        {"preview": spec.dataset} | request.model_dump(mode="json", exclude={"version"}),
+        {"preview": checked.spec.dataset} | request.model_dump(mode="json", exclude={"version"}),
         "preview",
         lambda preview_id: one(session, previews.owned(caller.tenant), preview_id) is not None,
     )
     if (replay := keyed.replay(session)) is not None:
         return replay, True
     datasets.get(session, caller.tenant, dataset_id)
-    planned = submission.plan(
-        session,
-        caller.tenant,
-        spec,
-        checks,
-        cluster_limit,
-        token_id=caller.token_id,
-        lock=True,
-    )
+    planned = submission.plan(session, caller, checked, cluster_limit, lock=True)
     check_pending(session, previews, caller)
     preview = Preview(
         id=ids.new_id("prev"),
@@ -92,7 +82,7 @@ def submit(
         dataset_id=dataset_id,
         dataset_version=planned.version.number,
         state=TaskState.QUEUED,
-        spec=spec.model_dump(mode="json", exclude_unset=True),
+        spec=checked.spec.model_dump(mode="json", exclude_unset=True),
         resolved=planned.resolved.model_dump(mode="json"),
         spec_version=versions.current(),
         images=request.images,

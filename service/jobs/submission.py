@@ -28,19 +28,21 @@ from service.db.locks import lock_quota, lock_tenant
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job, Token
 from service.jobs import clones, costs, idempotency, repository, tenant_limits
 from service.jobs.estimates import JobEstimate
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.jobs.schemas import SubmittedJob
 from service.jobs.views import job_view
 from service.scheduling import capacity
 from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
 from service.tokens.service import check_queue
+from service.wire.jobs import ExperimentPlace
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A resolved spec with the versions of its data sets."""
+    """A spec, the same resolved, and the versions of its data sets."""
 
+    spec: JobSpec
     resolved: ResolvedJobSpec
     estimate: JobEstimate
     dataset: Dataset
@@ -60,37 +62,40 @@ class Plan:
             return DatasetFacts.model_validate(self.evaluate_version.facts).num_images
         return self.estimate.held_out_images or None
 
-    def with_seed(self, seed: int, name: str | None) -> Plan:
+    def with_seed(self, seed: int, name: str) -> Plan:
         """Return the plan with another seed and name, on which no other setting depends."""
-        train = self.resolved.train.model_copy(update={"seed": seed})
-        resolved = self.resolved.model_copy(update={"train": train, "name": name})
-        return replace(self, resolved=resolved)
+        # Unset fields of the spec stay unset, for the stored document.
+        changed = {"seed": seed}
+        spec = {"train": self.spec.train.model_copy(update=changed), "name": name}
+        resolved = {"train": self.resolved.train.model_copy(update=changed), "name": name}
+        return replace(
+            self,
+            spec=self.spec.model_copy(update=spec),
+            resolved=self.resolved.model_copy(update=resolved),
+        )
 
 
 def plan(
     session: Session,
-    tenant: str,
-    spec: JobSpec,
-    checks: PathChecks,
+    caller: Caller,
+    checked: CheckedSpec,
     cluster_limit: ClusterLimit,
     *,
-    token_id: str | None,
     lock: bool = False,
     from_checkpoint: bool = False,
 ) -> Plan:
     """Find the data sets of a spec and resolve it.
 
     Args:
-        checks: the checks of the paths that the spec names.
+        caller: its tenant has the data sets, and the quota of its token may allow too few GPUs.
         cluster_limit: the largest cluster, which the job must fit on.
-        token_id: the job's token, whose quota may allow too few GPUs.
         lock: whether to lock the data sets against deletion until this writing transaction ends.
         from_checkpoint: whether the job continues from a checkpoint, which has weights.
 
     Raises:
         Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
     """
-    hours = spec.resources.max_hours
+    tenant, spec, hours = caller.tenant, checked.spec, checked.spec.resources.max_hours
     tenant_limits.check_caps(session, tenant, priority=spec.priority, hours=hours)
     dataset, version = versions.find_ready(session, tenant, spec.dataset, "dataset", lock=lock)
     evaluate_version = None
@@ -104,14 +109,14 @@ def plan(
         session,
         spec.resources,
         cluster_limit,
-        max_gpus=scheduling.max_gpus(session, tenant, token_id),
+        max_gpus=scheduling.max_gpus(session, tenant, caller.token_id),
     )
-    problems = [*checks.problems, *room.problems]
+    problems = [*checked.problems, *room.problems]
     try:
         resolved = resolve_spec(
             spec,
             facts,
-            checks.record,
+            checked.record,
             from_checkpoint=from_checkpoint,
             has_gpus=room.has_gpus,
         )
@@ -132,15 +137,14 @@ def plan(
         raise spec_problem(list(by_field.values()))
     estimate = costs.estimate(session, tenant, resolved, facts, room.worker)
     warnings = room.warnings + costs.warnings(session, resolved, facts, estimate)
-    return Plan(resolved, estimate, dataset, version, evaluate_version, warnings)
+    return Plan(spec, resolved, estimate, dataset, version, evaluate_version, warnings)
 
 
 def submit(
     session: Session,
     caller: Caller,
-    spec: JobSpec,
+    checked: CheckedSpec,
     key: str | None,
-    checks: PathChecks,
     cluster_limit: ClusterLimit,
     *,
     find_checkpoint: Callable[[], Checkpoint] | None = None,
@@ -149,8 +153,8 @@ def submit(
     """Queue a job.
 
     Args:
+        checked: the spec; a replay ignores the problems of its paths.
         key: the Idempotency-Key. The same key with the same request replays the first answer.
-        checks: the checks of the paths that the spec names; a replay ignores their problems.
         cluster_limit: as in `plan`.
         find_checkpoint: finds another job's checkpoint to start from; not called for a replay.
         request: the request that the key identifies, if it is not the spec itself.
@@ -162,7 +166,7 @@ def submit(
         Problem: as in `plan`; 404, the tenant was deleted; 422, the key was used for another request; 429, a
             quota is exhausted.
     """
-    submitted = spec.model_dump(mode="json", exclude_unset=True)
+    submitted = checked.spec.model_dump(mode="json", exclude_unset=True)
     keyed = idempotency.Request(
         caller.tenant,
         key,
@@ -175,14 +179,12 @@ def submit(
         return replay, True
     checkpoint = find_checkpoint() if find_checkpoint is not None else None
     if checkpoint is not None:
-        checks = clones.clone_path_checks(session, checks, spec, checkpoint)
+        checked = clones.continued(session, checked, checkpoint)
     planned = plan(
         session,
-        caller.tenant,
-        spec,
-        checks,
+        caller,
+        checked,
         cluster_limit,
-        token_id=caller.token_id,
         lock=True,
         from_checkpoint=checkpoint is not None,
     )
@@ -190,7 +192,7 @@ def submit(
         clones.check_branch(session, planned.resolved, checkpoint)
     check_queue(session, caller, queue_limit)
     tenant_limits.check_queue(session, caller.tenant)
-    job = enqueue(session, caller, spec, planned, checkpoint=checkpoint)
+    job = enqueue(session, caller, planned, checkpoint=checkpoint)
     view = dict(job_view(job, planned.dataset.name))
     view["submitted_by"] = repository.submitted_by(session, job.id)
     answer = SubmittedJob(**view, estimate=planned.estimate, warnings=planned.warnings)
@@ -210,26 +212,16 @@ def lock_queue(session: Session, caller: Caller) -> int | None:
     return lock_quota(session, Token.max_queued_jobs, caller.token_id, caller.user_id)
 
 
-@dataclass(frozen=True)
-class ExperimentMembership:
-    """The experiment, variant and seed that a job belongs to."""
-
-    experiment_id: str
-    variant: str
-    seed: int
-
-
 def enqueue(
     session: Session,
     caller: Caller,
-    spec: JobSpec,
     planned: Plan,
     *,
     checkpoint: Checkpoint | None = None,
-    membership: ExperimentMembership | None = None,
+    experiment: ExperimentPlace | None = None,
 ) -> Job:
     """Queue a job whose quotas were checked."""
-    evaluated = planned.evaluate_version
+    spec, evaluated = planned.spec, planned.evaluate_version
     job = Job(
         id=ids.new_id("job"),
         tenant=caller.tenant,
@@ -249,9 +241,9 @@ def enqueue(
         token_id=caller.token_id,
         account_id=caller.account_id,
         start_checkpoint_id=checkpoint and checkpoint.id,
-        experiment_id=membership and membership.experiment_id,
-        variant=membership and membership.variant,
-        seed=membership.seed if membership is not None else None,
+        experiment_id=experiment and experiment.id,
+        variant=experiment and experiment.variant,
+        seed=experiment.seed if experiment is not None else None,
     )
     lifecycle.enqueue(session, job)
     repository.add_tags(session, job)

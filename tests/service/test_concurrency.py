@@ -24,7 +24,7 @@ from service.datasets.schemas import DatasetRequest
 from service.db.models import Attempt, Job, Usage
 from service.db.session import Database
 from service.jobs import service, submission
-from service.jobs.path_checks import PathChecks
+from service.jobs.path_checks import CheckedSpec
 from service.jobs.schemas import JobPatch
 from service.ledger import repository as ledger
 from service.protocol import CheckpointReport
@@ -143,9 +143,9 @@ def test_deleted_tenant_gets_nothing(api: Api) -> None:
     with api.database.write() as session, pytest.raises(Problem) as refusal:
         datasets.register(session, caller, DatasetRequest(name="birds", uri="file:///nowhere"))
     assert refusal.value.status_code == 404
-    checks = PathChecks()
+    checked = CheckedSpec(JobSpec(dataset="birds"))
     with api.database.write() as session, pytest.raises(Problem) as refusal:
-        submission.submit(session, caller, JobSpec(dataset="birds"), None, checks, None)
+        submission.submit(session, caller, checked, None, None)
     assert refusal.value.status_code == 404
     with api.database.write() as session, pytest.raises(Problem) as refusal:
         users.create(session, caller, UserRequest(name="ada", role="submit"))
