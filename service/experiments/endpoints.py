@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
 
 from service.api.auth import Caller, Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
@@ -25,8 +25,9 @@ from service.experiments.curves import compute_curves
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment
 from service.experiments.submission import CheckedVariants
 from service.experiments.tables import as_csv, as_markdown
+from service.jobs import idempotency
 from service.jobs.checked_specs import check_spec
-from service.jobs.endpoints import IdempotencyKey
+from service.jobs.idempotency import IdempotencyKey
 from service.wire.experiments import (
     Curves,
     ExperimentSummary,
@@ -94,10 +95,7 @@ def submit_experiment(
     """
     limit = context.settings.cluster_limit
     answer, repeated = submission.submit(session, caller, checked, key, limit)
-    headers = {"Location": f"/v1/experiments/{answer['id']}"}
-    if repeated:
-        headers["Idempotency-Replayed"] = "true"
-    return JSONResponse(answer, 201, headers)
+    return idempotency.respond("experiments", answer, repeated)
 
 
 @router.post("/validate")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Query, Response
 from pydantic import AfterValidator
 
 from dasl_core.spec import METHODS
@@ -18,9 +17,10 @@ from service.api.pagination import After, Limit, Page
 from service.api.parameters import JobId
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
-from service.jobs import clones, repository, service, submission
+from service.jobs import clones, idempotency, repository, service, submission
 from service.jobs.checked_specs import CloneToSubmit, SpecToSubmit, SpecToValidate
 from service.jobs.dependencies import OwnJob, OwnJobToChange
+from service.jobs.idempotency import IdempotencyKey
 from service.jobs.listing import service as listing
 from service.jobs.listing.repository import JobFilter
 from service.jobs.schemas import JobPatch, SubmittedJob, ValidatedJob
@@ -32,12 +32,6 @@ from service.wire.jobs import AttemptView, EvaluationView, JobSummary, JobView
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 _TEXT = r"^[^\x00]+$"
-
-IdempotencyKey = Annotated[
-    str | None,
-    Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"),
-]
-
 
 EXPERIMENT_ID = Query(max_length=40, pattern=r"^[\x21-\x7e]+$", description="Id of an experiment.")
 
@@ -69,7 +63,7 @@ def submit_job(
     """Queue a job; a request repeated with the same `Idempotency-Key` gets the first answer."""
     limit = context.settings.cluster_limit
     answer, repeated = submission.submit(session, caller, checked, key, limit)
-    return _submitted(answer, repeated, status=201)
+    return idempotency.respond("jobs", answer, repeated, status=201)
 
 
 @router.post("/validate")
@@ -132,15 +126,12 @@ def list_jobs(
         created_after=created_after,
         text=q,
     )
-    rows = listing.rows(session, filter, sort, after, limit)
-    order = listing.parse_order(sort)
-    page = rows[:limit]
-    has_more = len(rows) > limit
-    following = listing.cursor(order, page[-1]) if has_more else None
+    rows, following = listing.page(session, filter, sort, after, limit)
+    has_more = following is not None
     if summary:
-        small = listing.summaries(session, caller.tenant, page, context.decisions)
+        small = listing.summaries(session, caller.tenant, rows, context.decisions)
         return Page(data=small, has_more=has_more, next=following)
-    views = [job_view(row.job, row.dataset_name) for row in page]
+    views = [job_view(row.job, row.dataset_name) for row in rows]
     return Page(data=views, has_more=has_more, next=following)
 
 
@@ -215,7 +206,7 @@ def clone_job(
         find_checkpoint=find_checkpoint,
         request=replayable,
     )
-    return _submitted(answer, repeated, status=202)
+    return idempotency.respond("jobs", answer, repeated, status=202)
 
 
 @router.get("/{job_id}/attempts")
@@ -230,11 +221,3 @@ def list_job_evaluations(job: OwnJob, session: ReadSession) -> Page[EvaluationVi
     """List a job's evaluations on held-out images, by step."""
     rows = repository.evaluations(session, job.id)
     return Page(data=[EvaluationView.model_validate(row) for row in rows])
-
-
-def _submitted(answer: dict[str, Any], repeated: bool, *, status: int) -> Response:
-    """Answer a submission. A stored answer is not validated, as an older version may have written it."""
-    headers = {"Location": f"/v1/jobs/{answer['id']}"}
-    if repeated:
-        headers["Idempotency-Replayed"] = "true"
-    return JSONResponse(answer, status, headers)

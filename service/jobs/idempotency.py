@@ -7,12 +7,29 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Header
+from fastapi.responses import JSONResponse
 from sqlalchemy.orm import Session
 
 from service.api.problems import Problem
 from service.jobs import repository
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"),
+]
+
+
+def respond(
+    kind: str, answer: dict[str, Any], repeated: bool, *, status: int = 201
+) -> JSONResponse:
+    """Respond to a submission. A stored answer is not validated, as an older version may have written it."""
+    headers = {"Location": f"/v1/{kind}/{answer['id']}"}
+    if repeated:
+        headers["Idempotency-Replayed"] = "true"
+    return JSONResponse(answer, status, headers)
 
 
 @dataclass(frozen=True)

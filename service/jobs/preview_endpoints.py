@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import JSONResponse
 
 from service.api import ranged_file
 from service.api.auth import Reader, Submitter
@@ -23,9 +22,9 @@ from service.api.transaction import (
 )
 from service.datasets.endpoints import OwnDataset
 from service.db.models import Preview
-from service.jobs import previews
+from service.jobs import idempotency, previews
 from service.jobs.checked_specs import check_spec
-from service.jobs.endpoints import IdempotencyKey
+from service.jobs.idempotency import IdempotencyKey
 from service.jobs.path_checks import CheckedSpec
 from service.previews.schemas import PreviewRequest
 from service.previews.service import file, preview_view
@@ -83,10 +82,7 @@ def request_preview(
     answer, repeated = previews.submit(
         session, caller, dataset_id, checked.request, checked.checked, key, limit
     )
-    headers = {"Location": f"/v1/previews/{answer['id']}"}
-    if repeated:
-        headers["Idempotency-Replayed"] = "true"
-    return JSONResponse(answer, 201, headers)
+    return idempotency.respond("previews", answer, repeated)
 
 
 @router.get("/datasets/{dataset_id}/previews")

@@ -13,11 +13,10 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    union_all,
 )
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
-from sqlalchemy.orm import InstrumentedAttribute, Session, undefer
+from sqlalchemy.orm import Session, undefer
 
 from service.db.models import (
     Attempt,
@@ -105,63 +104,6 @@ def existing(session: Session, tenant: str, job_ids: Sequence[str]) -> set[str]:
 def by_id(session: Session, job_id: str) -> Job:
     """Return an existing job of any tenant."""
     return session.get_one(Job, job_id)
-
-
-def newest(
-    session: Session,
-    tenant: str,
-    *,
-    statuses: Sequence[str] = (),
-    method: str | None = None,
-    tag: tuple[str, str] | None = None,
-    experiment: str | None = None,
-    after: str | None = None,
-    limit: int,
-) -> Sequence[Row[Job, str]]:
-    """Return up to `limit` + 1 jobs of a tenant, newest first, with the names of their data sets."""
-    # Rows are wide, so select ids first, which indexes provide. The index orders ids within a status, so run
-    # one query per status, without duplicates: SQLite allows some 500 queries in a union.
-    queries = [
-        _ids(tenant, status, method, tag, experiment, after).limit(limit + 1)
-        for status in dict.fromkeys(statuses) or (None,)
-    ]
-    ids = (
-        union_all(*(select(part.subquery()) for part in queries))
-        if len(queries) > 1
-        else queries[0]
-    )
-    query = with_dataset(tenant).where(Job.id.in_(ids)).order_by(Job.id.desc())
-    return session.execute(query.limit(limit + 1)).all()
-
-
-def _ids(
-    tenant: str,
-    status: str | None,
-    method: str | None,
-    tag: tuple[str, str] | None,
-    experiment: str | None,
-    after: str | None,
-) -> Select[str]:
-    """Select the ids of a tenant's jobs, newest first."""
-    if tag is None:
-        id: InstrumentedAttribute[str] = Job.id
-        query = select(id).where(Job.tenant == tenant, Job.deleted_at.is_(None))
-    else:  # a deleted job has no tags
-        id = JobTag.job_id
-        query = select(id).where(
-            JobTag.tenant == tenant, JobTag.key == tag[0], JobTag.value == tag[1]
-        )
-        if (status, method, experiment) != (None, None, None):
-            query = query.join(Job, Job.id == id)
-    if status is not None:
-        query = query.where(Job.status == status)
-    if method is not None:
-        query = query.where(Job.method == method)
-    if experiment is not None:
-        query = query.where(Job.experiment_id == experiment)
-    if after is not None:
-        query = query.where(id < after)
-    return query.order_by(id.desc())
 
 
 def store_tags(session: Session, job: Job) -> None:

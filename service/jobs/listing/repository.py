@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Select, and_, cast, exists, func, literal, or_, select
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    Select,
+    and_,
+    cast,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy.orm import Session
 
 from dasl_core.headlines import ACCURACIES, larger_is_better
 from dasl_core.vocabulary import TRAINED
 from service.db.models import Dataset, Evaluation, Job, JobTag
+from service.jobs.repository import with_dataset
 
 BEST = "best."
 """Prefix of orders by the best value among the evaluations of the trained network."""
@@ -44,12 +57,6 @@ class JobFilter:
     created_after: datetime | None = None
     text: str | None = None
     """Part of the id, the name, or a key or value of a tag; case-insensitive."""
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether an index finds the newest matching jobs."""
-        filtered = (self.dataset, self.created_after, self.text)
-        return not self.ids and all(value is None for value in filtered)
 
 
 @dataclass(frozen=True)
@@ -86,23 +93,19 @@ def page(
     session: Session, filter: JobFilter, order: Order, after: Position | None, limit: int
 ) -> list[ListedJob]:
     """Return up to `limit` + 1 jobs in an order, from the one after a position."""
-    value, query = _ordered(filter, order)
-    if after is not None:
-        query = query.where(_behind(value, order, after))
-    by_value, by_id = (
-        (value.desc(), Job.id.desc()) if order.descending else (value.asc(), Job.id.asc())
-    )
-    if order.metric is not None or order.field in NULLABLE:
-        by_value = by_value.nulls_last()  # only here, as PostgreSQL's indexes have another order
-    # Rows are wide, so select and sort ids and values first.
-    rows = session.execute(query.order_by(by_value, by_id).limit(limit + 1)).all()
-    values: dict[str, Any] = dict(tuple(row) for row in rows)
-    jobs = session.execute(
-        select(Job, Dataset.name)
-        .options(undefer(Job.submitted_by))
-        .join(Dataset, Job.dataset_id == Dataset.id)
-        .where(Job.id.in_(list(values)))
-    )
+    # Rows are wide, so select and sort ids and values first. An index orders ids within a status, so run one query
+    # per status.
+    queries = [
+        _first(replace(filter, statuses=[status] if status else ()), order, after, limit + 1)
+        for status in dict.fromkeys(filter.statuses) or (None,)
+    ]
+    query = queries[0]
+    if len(queries) > 1:
+        several = union_all(*(select(part.subquery()) for part in queries)).subquery()
+        by = _by(several.c.value, several.c.id, order)
+        query = select(several.c.id, several.c.value).order_by(*by).limit(limit + 1)
+    values: dict[str, Any] = dict(tuple(row) for row in session.execute(query))
+    jobs = session.execute(with_dataset(filter.tenant).where(Job.id.in_(list(values))))
     listed = {job.id: ListedJob(job, name, values[job.id]) for job, name in jobs}
     return [listed[id] for id in values if id in listed]
 
@@ -120,26 +123,35 @@ def best(session: Session, job_ids: Sequence[str]) -> dict[str, dict[str, float]
     }
 
 
-def _ordered(filter: JobFilter, order: Order) -> tuple[ColumnElement[Any], Select[Any]]:
-    """Return the sort value, and a query of the ids and values of matching jobs."""
-    metric = order.metric
-    if metric is None:
+def _first(filter: JobFilter, order: Order, after: Position | None, limit: int) -> Select[Any]:
+    """Select the ids and sort values of the first matching jobs behind a position."""
+    if (metric := order.metric) is None:
         value: ColumnElement[Any] = COLUMNS[order.field].expression
-        return value, select(Job.id, value.label("value")).where(*_matching(filter))
-    extreme = func.max if larger_is_better(metric) else func.min
-    values = (
-        select(Evaluation.job_id, extreme(_number(metric)).label("best"))
-        .join(Job, Job.id == Evaluation.job_id)
-        .where(Evaluation.subject.in_(TRAINED), Job.tenant == filter.tenant)
-        .group_by(Evaluation.job_id)
-        .subquery()
-    )
-    query = (
-        select(Job.id, values.c.best)
-        .outerjoin(values, values.c.job_id == Job.id)
-        .where(*_matching(filter))
-    )
-    return values.c.best, query
+        query = select(Job.id, value.label("value"))
+    else:
+        extreme = func.max if larger_is_better(metric) else func.min
+        values = (
+            select(Evaluation.job_id, extreme(_number(metric)).label("best"))
+            .join(Job, Job.id == Evaluation.job_id)
+            .where(Evaluation.subject.in_(TRAINED), Job.tenant == filter.tenant)
+            .group_by(Evaluation.job_id)
+            .subquery()
+        )
+        value = values.c.best
+        query = select(Job.id, value.label("value")).outerjoin(values, values.c.job_id == Job.id)
+    query = query.where(*_matching(filter))
+    if after is not None:
+        query = query.where(_behind(value, order, after))
+    return query.order_by(*_by(value, Job.id, order)).limit(limit)
+
+
+def _by(
+    value: ColumnElement[Any], id: Any, order: Order
+) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    by_value, by_id = (value.desc(), id.desc()) if order.descending else (value.asc(), id.asc())
+    if order.metric is not None or order.field in NULLABLE:
+        by_value = by_value.nulls_last()  # only here, as PostgreSQL's indexes have another order
+    return by_value, by_id
 
 
 def _number(metric: str) -> ColumnElement[float]:
@@ -148,6 +160,8 @@ def _number(metric: str) -> ColumnElement[float]:
 
 def _behind(value: ColumnElement[Any], order: Order, after: Position) -> ColumnElement[bool]:
     further = Job.id < after.id if order.descending else Job.id > after.id
+    if order.field == "created_at":
+        return further
     if after.value is None:
         return and_(value.is_(None), further)
     beyond = value < after.value if order.descending else value > after.value
@@ -163,8 +177,9 @@ def _matching(filter: JobFilter) -> list[ColumnElement[bool]]:
     if filter.method is not None:
         conditions.append(Job.method == filter.method)
     if filter.tag is not None:
-        key, text = filter.tag
-        conditions.append(_has_tag(JobTag.key == key, JobTag.value == text))
+        is_tag = JobTag.key == filter.tag[0], JobTag.value == filter.tag[1]
+        tagged = select(JobTag.job_id).where(JobTag.tenant == filter.tenant, *is_tag)
+        conditions.append(Job.id.in_(tagged))
     if filter.experiment is not None:
         conditions.append(Job.experiment_id == filter.experiment)
     if filter.dataset is not None:
@@ -184,9 +199,5 @@ def _matching(filter: JobFilter) -> list[ColumnElement[bool]]:
         named = or_(
             *(text_column.icontains(text, autoescape=True) for text_column in (Job.id, Job.name))
         )
-        conditions.append(or_(named, _has_tag(tags)))
+        conditions.append(or_(named, exists(literal(1)).where(JobTag.job_id == Job.id, tags)))
     return conditions
-
-
-def _has_tag(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
-    return exists(literal(1)).where(JobTag.job_id == Job.id, *conditions)

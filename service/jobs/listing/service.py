@@ -18,7 +18,6 @@ from dasl_core.spec.errors import closest
 from service import ids
 from service.api.problems import field_problem
 from service.cluster import queue
-from service.jobs import repository as jobs
 from service.jobs.listing import repository
 from service.jobs.listing.repository import (
     BEST,
@@ -52,11 +51,6 @@ def check_order(sort: str) -> str:
         sort,
         f"one of {', '.join(known)}; descending with -",
     )
-
-
-def parse_order(sort: str) -> Order:
-    """Parse a checked `sort`."""
-    return Order(sort.removeprefix("-"), sort.startswith("-"))
 
 
 def cursor(order: Order, job: ListedJob) -> str:
@@ -120,29 +114,18 @@ def _value(order: Order, value: Any) -> Any:
     return value
 
 
-def rows(
+def page(
     session: Session, filter: JobFilter, sort: str, after: str | None, limit: int
-) -> list[ListedJob]:
-    """Return up to `limit` + 1 jobs.
+) -> tuple[list[ListedJob], str | None]:
+    """Return up to `limit` jobs, and the `after` of the next page; None on the last page.
 
     Raises:
         Problem: 422, `after` is not a position in this list.
     """
-    order = parse_order(sort)
+    order = Order(sort.removeprefix("-"), sort.startswith("-"))
     start = None if after is None else position(order, after)
-    if order == NEWEST and filter.is_indexed:
-        newest = jobs.newest(
-            session,
-            filter.tenant,
-            statuses=filter.statuses,
-            method=filter.method,
-            tag=filter.tag,
-            experiment=filter.experiment,
-            after=None if start is None else start.id,
-            limit=limit,
-        )
-        return [ListedJob(job, name) for job, name in newest]
-    return repository.page(session, filter, order, start, limit)
+    rows = repository.page(session, filter, order, start, limit)
+    return rows[:limit], cursor(order, rows[limit - 1]) if len(rows) > limit else None
 
 
 def summaries(
