@@ -129,31 +129,12 @@ class Decision:
         return self.waits_for is None
 
 
-class _Taken:
-    """Resources of the nodes and parts of the quotas that running jobs hold."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.occupancy = Occupancy(nodes)
-        self.cpus = self.gpus = self.memory = 0
-        self.jobs_by_owner: Counter[Owner] = Counter()
-        self.gpus_by_owner: Counter[Owner] = Counter()
-
-    @classmethod
-    def from_running(cls, nodes: Sequence[Node], running: Iterable[Running]) -> _Taken:
-        taken = cls(nodes)
-        for job in running:
-            taken.add(job)
-        return taken
-
-    def add(self, job: Running) -> None:
-        """Add the resources of a job and its part of the quotas."""
-        self.occupancy.change(job.demand, job.placement, +1)
-        self.cpus += job.demand.cpus
-        self.gpus += job.demand.gpus
-        self.memory += job.demand.memory
-        for owner in owners(job.account_id, job.tenant):
-            self.jobs_by_owner[owner] += 1
-            self.gpus_by_owner[owner] += job.demand.gpus
+def occupied(nodes: Sequence[Node], jobs: Iterable[Running]) -> Occupancy:
+    """Return the resources of some nodes that jobs hold."""
+    occupancy = Occupancy(nodes)
+    for job in jobs:
+        occupancy.change(job.demand, job.placement, +1)
+    return occupancy
 
 
 SHRINK_AFTER = timedelta(minutes=5)
@@ -252,8 +233,13 @@ class _Round:
     ) -> None:
         self._cluster, self._now, self._lacking = cluster, now, lacking
         self._nodes = without_foreign(cluster, foreign)
-        self._running = list(running)
-        self._taken = _Taken.from_running(self._nodes, running)
+        self._running: list[Running] = []
+        # The sums over the running jobs: in all, and by owner.
+        self._occupancy, self._held = Occupancy(self._nodes), Room(0, 0)
+        self._jobs: Counter[Owner] = Counter()
+        self._gpus: Counter[Owner] = Counter()
+        for job in running:
+            self._hold(job)
         self._reservations: list[_Reservation] = []
         # Nodes that jobs waiting for room may use.
         self._contended: set[int] = set()
@@ -356,8 +342,7 @@ class _Round:
 
     def _why_quota_waits(self, job: Queued, owner: Owner, quota: Quota) -> str | None:
         """Return why the quota of an owner holds a job back, as a clause; `None` if it does not."""
-        jobs, gpus = self._taken.jobs_by_owner[owner], self._taken.gpus_by_owner[owner]
-        excess = quota.excess(jobs, gpus, job.demand.gpus)
+        excess = quota.excess(self._jobs[owner], self._gpus[owner], job.demand.gpus)
         if excess is not None:
             return excess
         reserved = self._quota_reservations[owner].get(quota)
@@ -378,8 +363,7 @@ class _Round:
         return Decision(job)
 
     def _wait_for_room(self, job: Queued) -> Decision:
-        held = Room(self._taken.cpus, self._taken.gpus, self._taken.memory)
-        message = too_little_room(job.demand, self._cluster, self._nodes, held)
+        message = too_little_room(job.demand, self._cluster, self._nodes, self._held)
         if self._available_places(job.demand) < job.demand.workers:
             return Decision(job, "room", message)  # the end of other programs is unknown
         nodes = self._allowed(job.demand.choice)
@@ -415,11 +399,18 @@ class _Round:
 
     def _start(self, job: Queued) -> None:
         started = Running(job.demand, self._latest_end(job), job.account_id, tenant=job.tenant)
-        self._taken.add(started)
-        self._running.append(started)
+        self._hold(started)
         for owner, _ in job.quotas:
             for reservation in self._quota_reservations[owner].values():
                 reservation.add(started.ends_by, job.demand.gpus)
+
+    def _hold(self, job: Running) -> None:
+        self._running.append(job)
+        self._occupancy.change(job.demand, job.placement, +1)
+        self._held = self._held.without(job.demand.worker, -job.demand.workers)
+        for owner in owners(job.account_id, job.tenant):
+            self._jobs[owner] += 1
+            self._gpus[owner] += job.demand.gpus
 
     def _latest_end(self, job: Queued) -> datetime:
         """Return the latest end of a job that starts now."""
@@ -447,7 +438,7 @@ class _Round:
     def _fits(self, demand: Demand) -> bool:
         if demand in self._does_not_fit:
             return False
-        if self._taken.occupancy.fits(demand):
+        if self._occupancy.fits(demand):
             return True
         self._does_not_fit.add(demand)
         return False
@@ -461,7 +452,7 @@ class _Round:
 
         def others_at(at: datetime) -> Occupancy:
             staying = (other for other in self._running if other.ends_by > at)
-            return _Taken.from_running(self._nodes, staying).occupancy
+            return occupied(self._nodes, staying)
 
         # The job fits if no other job runs, so it fits at the last of these times.
         index = bisect_left(ends, True, key=lambda at: others_at(at).fits(job.demand))
@@ -488,8 +479,7 @@ class _Round:
         # Check it now, not only at the reserved time: an exhausted quota would end the reservation.
         job_owners = owners(job.account_id, job.tenant)
         for owner, quota in reserved.quotas:
-            jobs = self._taken.jobs_by_owner[owner] + 1
-            gpus = self._taken.gpus_by_owner[owner] + job.demand.gpus
+            jobs, gpus = self._jobs[owner] + 1, self._gpus[owner] + job.demand.gpus
             if owner in job_owners and quota.excess(jobs, gpus, reserved.demand.gpus) is not None:
                 return False
         return True

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from service.scheduling.admission import Running
+from service.scheduling.admission import Running, occupied
 from service.scheduling.nodes import Node
-from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Room
 
 LAG = timedelta(seconds=20)
@@ -37,9 +36,7 @@ class ForeignUse:
         Args:
             held: the jobs that hold resources.
         """
-        occupancy = Occupancy(nodes)
-        for job in held:
-            occupancy.change(job.demand, job.placement, +1)
+        occupancy = occupied(nodes, held)
         for demand, _ in self._ended.values():
             occupancy.change(demand, None, +1)
         return occupancy.unexplained_use(nodes)

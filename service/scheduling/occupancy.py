@@ -46,14 +46,11 @@ class Occupancy:
 
     def change(self, demand: Demand, placement: Placement | None, sign: Literal[1, -1]) -> None:
         """Add or remove the workers of a job; `placement` is `None` if it is unknown."""
-        (cpus, gpus, memory), anywhere = demand.worker, demand.workers
+        anywhere = demand.workers
         for node, workers in (placement or {}).items():
             index = self._index.get(node)
             if index is not None:
-                room, taken = self._rooms[index], sign * workers
-                self._rooms[index] = Room(
-                    room.cpus - taken * cpus, room.gpus - taken * gpus, room.memory - taken * memory
-                )
+                self._rooms[index] = self._rooms[index].without(demand.worker, sign * workers)
                 anywhere -= workers
         if anywhere:
             self._anywhere[demand._replace(workers=anywhere)] += sign
@@ -106,15 +103,13 @@ class Occupancy:
 
     def unexplained_use(self, nodes: Sequence[Node]) -> dict[str, Room]:
         """Return the resources in use on each node of this occupancy that no job can explain."""
-        cpus = sum(demand.cpus * jobs for demand, jobs in self._anywhere.items())
-        gpus = sum(demand.gpus * jobs for demand, jobs in self._anywhere.items())
-        memory = sum(demand.memory * jobs for demand, jobs in self._anywhere.items())
         unexplained = {}
         for node, room in zip(nodes, self._rooms, strict=True):
-            more_cpus = node.used_cpus - (node.total_cpus - room.cpus) - cpus
-            more_gpus = node.used_gpus - (node.total_gpus - room.gpus) - gpus
-            more_memory = node.used_memory - (node.total_memory - room.memory) - memory
-            if more_cpus > 0 or more_gpus > 0 or more_memory > 0:
-                more = (max(0.0, each) for each in (more_cpus, more_gpus, more_memory))
-                unexplained[node.id] = Room(*more)
+            for demand, jobs in self._anywhere.items():
+                room = room.without(demand.worker, jobs * demand.workers)
+            used = (node.used_cpus, node.used_gpus, node.used_memory)
+            amounts = zip(used, Room.from_node(node), room, strict=True)
+            more = Room(*(max(0.0, in_use - (total - free)) for in_use, total, free in amounts))
+            if any(more):
+                unexplained[node.id] = more
         return unexplained

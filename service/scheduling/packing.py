@@ -86,6 +86,14 @@ class Room(NamedTuple):
         """Return all resources of a node."""
         return cls(node.total_cpus, node.total_gpus, node.total_memory)
 
+    def without(self, worker: Worker, count: int) -> Room:
+        """Return the room that a number of such workers leaves, which is negative if they do not fit."""
+        return Room(
+            self.cpus - count * worker.cpus,
+            self.gpus - count * worker.gpus,
+            self.memory - count * worker.memory,
+        )
+
     def places(self, worker: Worker) -> int:
         """Return the number of such workers that fit."""
         places = self.cpus // worker.cpus
@@ -104,10 +112,9 @@ def sure_places(rooms: Sequence[Room], others: Counter[Worker], worker: Worker) 
     hosts = [room for room in rooms if room.places(worker)]
     if len(hosts) == 1:
         (host,) = hosts
-        cpus = host.cpus - sum(other.cpus * count for other, count in others.items())
-        gpus = host.gpus - sum(other.gpus * count for other, count in others.items())
-        memory = host.memory - sum(other.memory * count for other, count in others.items())
-        return Room(cpus, gpus, memory).places(worker)
+        for other, number in others.items():
+            host = host.without(other, number)
+        return host.places(worker)
     lost = lost_one_by_one = cpus_beyond = count = 0
     for other, number in others.items():
         # A worker with GPUs takes the places of its GPUs and the CPUs that belong to these places. Only its

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
-from service.scheduling.admission import Queued, Running
+from service.scheduling.admission import Queued, Running, occupied
 from service.scheduling.nodes import Node
-from service.scheduling.occupancy import Occupancy
 
 Preemption = Literal["off", "low", "priority"]
 
@@ -78,9 +77,7 @@ def victims(
     )
     if not lower:
         return []
-    occupancy = Occupancy(nodes)
-    for held in (*staying, *(candidate.holds for candidate in candidates)):
-        occupancy.change(held.demand, held.placement, +1)
+    occupancy = occupied(nodes, (*staying, *(candidate.holds for candidate in candidates)))
     preempted: list[Candidate] = []
     for candidate in lower:
         if occupancy.fits(job.demand):

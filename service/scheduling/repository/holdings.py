@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import func, null, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Attempt, Checkpoint, Event, Job
@@ -45,24 +45,23 @@ _CANDIDATES = (
         Job.desired == Desired.RUN,
     )
 )
-_OF_JOB = (Job.desired, Job.account_id, Job.tenant, Job.max_hours)
-_WORKERS = func.coalesce(Attempt.workers, Job.workers)
+_OF_JOB = (
+    Job.id,
+    Job.desired,
+    Job.account_id,
+    Job.tenant,
+    Job.max_hours,
+    func.coalesce(Attempt.workers, Job.workers).label("workers"),
+)
 _LIVE = (
-    select(
-        Job.id,
-        Attempt.number,
-        *_OF_JOB,
-        _WORKERS,
-        Attempt.stop_reason,
-        Attempt.created_at,
-        Attempt.state,
-    )
+    select(*_OF_JOB, Attempt.number, Attempt.stop_reason, Attempt.created_at.label("began_at"))
+    .add_columns(Attempt.state)
     .join(Attempt, Attempt.job_id == Job.id)
     .where(Attempt.state.in_(LIVE_ATTEMPT))
 )
 # Jobs that wait for a retry, with the number of workers of their last attempt.
 _BETWEEN_ATTEMPTS = (
-    select(Job.id, null(), *_OF_JOB, _WORKERS, null(), Job.not_before, null())
+    select(*_OF_JOB, Job.not_before.label("began_at"))
     .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt), isouter=True)
     .where(Job.status == JobStatus.RETRY_WAIT)
 )
@@ -91,40 +90,32 @@ def running(session: Session, now: datetime) -> list[Running]:
     Attempts with a stop request may end at any moment. Jobs that wait for a retry keep their resources, so that
     a younger long job does not start before the retry.
     """
-    rows = session.execute(_LIVE).all()
+    live = session.execute(_LIVE).all()
     between = session.execute(_BETWEEN_ATTEMPTS).all()
-    resources = load_resources(session, [row.id for row in (*rows, *between)])
-    used = time_used(session, [row.id for row in (*rows, *between)])
+    job_ids = [row.id for row in (*live, *between)]
+    resources, used = load_resources(session, job_ids), time_used(session, job_ids)
     # An attempt has ranks only after its driver has reported.
     placed = placements(
-        session, [(row.id, row.number) for row in rows if row.state == AttemptState.RUNNING]
+        session, [(row.id, row.number) for row in live if row.state == AttemptState.RUNNING]
     )
-    jobs = []
-    for row in (*rows, *between):
-        (
-            job_id,
-            number,
-            desired,
-            account_id,
-            tenant,
-            max_hours,
-            workers,
-            stop_reason,
-            began_at,
-            _,
-        ) = row
-        assert began_at is not None
-        held = resources[job_id]
-        ends_by = began_at + held.limit(max_hours) - used.get(job_id, timedelta())
-        stops = desired != Desired.RUN or stop_reason is not None
-        at = now if stops else max(now, ends_by)
-        demand, placement = held.with_workers(workers), None
-        if number is not None:
-            placement = placed.get((job_id, number))
-            demand = demand.without(avoided_nodes(session, job_id, number))
-        holding = _holding(demand, at, account_id, placement)
-        jobs.append(replace(holding, tenant=tenant, job_id=job_id))
-    return jobs
+
+    def holding(row: Row[*tuple[Any, ...]], stops: bool, placement: Placement | None) -> Running:
+        limit = resources[row.id].limit(row.max_hours)
+        ends_by = row.began_at + limit - used.get(row.id, timedelta())
+        at = now if stops or row.desired != Desired.RUN else max(now, ends_by)
+        demand = resources[row.id].with_workers(row.workers)
+        if row.number is not None:
+            demand = demand.without(avoided_nodes(session, row.id, row.number))
+        placement = _of_all(demand, placement)
+        return Running(demand, at, row.account_id, placement, row.tenant, row.id)
+
+    return [
+        *(
+            holding(row, row.stop_reason is not None, placed.get((row.id, row.number)))
+            for row in live
+        ),
+        *(holding(row, False, None) for row in between),
+    ]
 
 
 def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]]:
@@ -136,13 +127,10 @@ def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]
     return {attempt for attempt, placement in placed.items() if placement.keys() & set(nodes)}
 
 
-def _holding(
-    demand: Demand, ends_by: datetime, account_id: str | None, placement: Placement | None
-) -> Running:
+def _of_all(demand: Demand, placement: Placement | None) -> Placement | None:
     # Ignore a placement of a different number of workers, which would miscount the nodes.
-    if placement is not None and sum(placement.values()) != demand.workers:
-        placement = None
-    return Running(demand, ends_by, account_id, placement)
+    is_whole = placement is not None and sum(placement.values()) == demand.workers
+    return placement if is_whole else None
 
 
 def resources_in_use(session: Session, now: datetime) -> list[Running]:
@@ -154,7 +142,12 @@ def resources_in_use(session: Session, now: datetime) -> list[Running]:
     ended = [item for item in ended_attempts(session) if item.status != JobStatus.RETRY_WAIT]
     placed = placements(session, [(item.job_id, item.number) for item in ended])
     return running(session, now) + [
-        _holding(item.demand, now, None, placed.get((item.job_id, item.number))) for item in ended
+        Running(
+            item.demand,
+            now,
+            placement=_of_all(item.demand, placed.get((item.job_id, item.number))),
+        )
+        for item in ended
     ]
 
 
