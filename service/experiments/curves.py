@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from dasl_core.headlines import number_of
-from service.db.models import Experiment, Job
+from service.db.models import Experiment
 from service.experiments import repository
 from service.experiments.statistics import summarize
 from service.metrics import repository as metrics
@@ -40,12 +40,13 @@ class _Buckets:
 
 
 def compute_curves(
-    session: Session, experiment: Experiment, jobs: Sequence[Job], metric: str, max_points: int
+    session: Session, experiment: Experiment, metric: str, max_points: int
 ) -> Curves:
     """Return mean and spread of a metric over the seeds of each variant.
 
     Metrics of evaluations keep their steps. Other metrics are averaged per job over at most `max_points` intervals.
     """
+    jobs = repository.jobs(session, experiment.id)
     span = repository.steps(session, [job.id for job in jobs], metric)
     if span is None:
         buckets = _Buckets(0, 1)
@@ -86,9 +87,6 @@ def _curve(name: str, series: Sequence[Mapping[int, float]], buckets: _Buckets) 
         summary = summarize([means[number] for means in series if number in means])
         assert summary is not None
         curve.step.append(buckets.last_step(number))
-        curve.n.append(summary.n)
-        curve.mean.append(summary.mean)
-        curve.std.append(summary.std)
-        curve.min.append(summary.min)
-        curve.max.append(summary.max)
+        for name, value in summary:
+            getattr(curve, name).append(value)
     return curve

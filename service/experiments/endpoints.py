@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.auth import Caller, Reader, Submitter
+from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import (
-    Context,
     HeavyRoute,
     InTransaction,
     ReadSession,
@@ -20,7 +19,7 @@ from service.api.transaction import (
 )
 from service.db.models import Experiment
 from service.db.rows import newest, owned
-from service.experiments import repository, service, submission
+from service.experiments import service, submission
 from service.experiments.curves import compute_curves
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment
 from service.experiments.submission import CheckedVariants
@@ -43,16 +42,12 @@ heavy = APIRouter(prefix="/v1/experiments", tags=["experiments"], route_class=He
 async def _to_submit(
     request: ExperimentRequest, caller: Submitter, context: WithContext
 ) -> CheckedVariants:
-    return await _check(request, caller, context)
+    return await _to_validate(request, caller, context)
 
 
 async def _to_validate(
     request: ExperimentRequest, caller: Reader, context: WithContext
 ) -> CheckedVariants:
-    return await _check(request, caller, context)
-
-
-async def _check(request: ExperimentRequest, caller: Caller, context: Context) -> CheckedVariants:
     specs = submission.build_specs(request).items()
     checked = {name: await check_spec(context, caller, spec) for name, spec in specs}
     return CheckedVariants(request, checked)
@@ -176,5 +171,4 @@ def show_curves(
     max_points: Annotated[int, Query(ge=2, le=10_000)] = 500,
 ) -> Curves:
     """Show mean and spread of a metric over the seeds of each variant, by step."""
-    jobs = repository.jobs(session, experiment.id)
-    return compute_curves(session, experiment, jobs, metric, max_points)
+    return compute_curves(session, experiment, metric, max_points)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -28,7 +28,7 @@ _SUBJECTS = {
 def build_notes(
     experiment: Experiment,
     jobs: Sequence[Job],
-    before_training: Iterable[Measured],
+    before_training: Sequence[Measured],
     tables: Sequence[MetricResult],
 ) -> list[str]:
     """Return the notes on the results.
@@ -46,9 +46,8 @@ def build_notes(
             f"{succeeded} of {planned} jobs have succeeded ({running} still to end); only those that have succeeded count."
         )
     variants_by_job = {job.id: str(job.variant) for job in jobs}
-    before = list(before_training)
     for table in tables:
-        notes += _reference_notes(table, before, variants_by_job)
+        notes += _reference_notes(table, before_training, variants_by_job)
     notes += _setting_notes(experiment, jobs)
     notes += _view_notes(experiment, jobs, tables)
     notes.append(_image_note(experiment, jobs, tables))

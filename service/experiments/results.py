@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+
+from sqlalchemy.orm import Session
 
 from dasl_core.headlines import (
     HEADLINES,
@@ -14,6 +15,7 @@ from dasl_core.headlines import (
     number_of,
 )
 from service.db.models import Experiment, Job
+from service.experiments import repository
 from service.experiments.notes import OF_VIEWS, build_notes, with_other_augmentations
 from service.experiments.repository import Measured
 from service.experiments.statistics import (
@@ -24,23 +26,16 @@ from service.experiments.statistics import (
     paired_difference,
     summarize,
 )
-from service.wire.experiments import (
-    DifferenceView,
-    MetricResult,
-    Results,
-    SummaryView,
-    VariantResult,
-)
+from service.wire.experiments import MetricResult, Results, VariantResult
 
 Values = dict[str, dict[int, float]]
 """Values of a metric by variant and seed."""
 
 
 def compute_results(
+    session: Session,
     experiment: Experiment,
     jobs: Sequence[Job],
-    evaluations: Iterable[Measured],
-    before_training: Iterable[Measured],
     metrics: Sequence[str] | None = None,
     *,
     only_deciding: bool = False,
@@ -48,14 +43,12 @@ def compute_results(
     """Compute the results of the jobs that have succeeded.
 
     Args:
-        evaluations: last evaluations of these jobs, newer ones last.
-        before_training: evaluations of raw pixels and of the network before training, newer ones last.
         metrics: names of the metrics to compare, with sentences on all of them; by default all measured metrics with a
             better direction, with sentences on the one that decides.
         only_deciding: compare only the metric that decides, because each bootstrap takes some milliseconds.
     """
     # The embedding of a supervised method, which counts, is recorded after its backbone.
-    measured = {evaluation.job_id: evaluation for evaluation in evaluations}
+    measured = {each.job_id: each for each in repository.final_evaluations(session, experiment.id)}
     names = _measured_names(measured.values())
     deciding = experiment.metric or next((name for name in names if name in HEADLINES), None)
     first = [] if deciding is None else [deciding]
@@ -68,7 +61,8 @@ def compute_results(
         for result in tables[name].variants
         if result.verdict is not None
     ]
-    notes = build_notes(experiment, jobs, before_training, [tables[name] for name in judged])
+    before = repository.evaluations_before_training(session, experiment.id)
+    notes = build_notes(experiment, jobs, before, [tables[name] for name in judged])
     if deciding is not None and listed != first:
         notes.append(
             f"{deciding} decides. Verdicts on other metrics are hints: of ten metrics, one may differ by chance."
@@ -135,8 +129,8 @@ def _variant_result(
     return VariantResult(
         variant=name,
         values=dict(sorted(values[name].items())),
-        summary=SummaryView(**asdict(summary)) if summary else None,
-        difference=DifferenceView(**asdict(difference)) if difference else None,
+        summary=summary,
+        difference=difference,
         verdict=verdict,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from sqlalchemy.orm import Session
@@ -73,25 +74,18 @@ def experiment_view(session: Session, experiment: Experiment) -> ExperimentView:
         for variant in experiment.variants
         for seed in experiment.seeds
     ]
-    statuses: dict[str, int] = {}
-    for job in jobs:
-        statuses[job.status] = statuses.get(job.status, 0) + 1
-    evaluations = repository.final_evaluations(session, experiment.id)
-    before = repository.evaluations_before_training(session, experiment.id)
     return ExperimentView(
-        **dict(_summary(experiment, statuses)),
+        **dict(_summary(experiment, Counter(job.status for job in jobs))),
         spec=experiment.spec,
         jobs=members,
-        results=compute_results(experiment, jobs, evaluations, before, only_deciding=True),
+        results=compute_results(session, experiment, jobs, only_deciding=True),
     )
 
 
 def results(session: Session, experiment: Experiment, metrics: Sequence[str] | None) -> Results:
     """Return the results of an experiment, by default of all metrics with a better direction."""
     jobs = repository.jobs(session, experiment.id)
-    evaluations = repository.final_evaluations(session, experiment.id)
-    before = repository.evaluations_before_training(session, experiment.id)
-    return compute_results(experiment, jobs, evaluations, before, metrics)
+    return compute_results(session, experiment, jobs, metrics)
 
 
 def cancel(session: Session, experiment: Experiment) -> ExperimentView:

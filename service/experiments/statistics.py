@@ -10,12 +10,11 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations_with_replacement
 from statistics import fmean, stdev
 
-from service.wire.experiments import Verdict
+from service.wire.experiments import DifferenceView, SummaryView, Verdict
 
 LEVEL = 0.95
 FEWEST_PAIRS = 3
@@ -29,36 +28,17 @@ _TAIL = (1 - LEVEL) / 2
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Summary:
-    """Mean and spread of values. `std` is the sample standard deviation, None for one value."""
-
-    n: int
-    mean: float
-    std: float | None
-    min: float
-    max: float
-
-
-@dataclass(frozen=True)
-class Difference(Summary):
-    """Mean and spread of paired differences, with two intervals of their mean; None for one pair."""
-
-    t_interval: Interval | None
-    bootstrap_interval: Interval | None
-
-
-def summarize(values: Sequence[float]) -> Summary | None:
+def summarize(values: Sequence[float]) -> SummaryView | None:
     """Return mean and spread of values; None without values."""
     if not values:
         return None
     std = stdev(values) if len(values) > 1 else None
-    return Summary(len(values), fmean(values), std, min(values), max(values))
+    return SummaryView(n=len(values), mean=fmean(values), std=std, min=min(values), max=max(values))
 
 
 def paired_difference(
     values: dict[int, float], baseline: dict[int, float], resolution: float | None = None
-) -> Difference | None:
+) -> DifferenceView | None:
     """Return the differences of values from the baseline's with the same seed; None without a pair.
 
     Args:
@@ -73,19 +53,15 @@ def paired_difference(
     summary = summarize(differences)
     if summary is None:
         return None
-    return Difference(
-        summary.n,
-        summary.mean,
-        summary.std,
-        summary.min,
-        summary.max,
-        _t_interval(summary, resolution),
-        bootstrap_interval(differences),
+    return DifferenceView(
+        **dict(summary),
+        t_interval=_t_interval(summary, resolution),
+        bootstrap_interval=bootstrap_interval(differences),
     )
 
 
 def judge(
-    difference: Difference | None, *, larger_is_better: bool, resolution: float | None
+    difference: DifferenceView | None, *, larger_is_better: bool, resolution: float | None
 ) -> Verdict:
     """Judge a difference by its t interval.
 
@@ -105,7 +81,7 @@ def is_within(difference: float, resolution: float | None) -> bool:
     return resolution is not None and abs(difference) <= resolution * (1 + 1e-9)
 
 
-def _t_interval(summary: Summary, resolution: float | None) -> Interval | None:
+def _t_interval(summary: SummaryView, resolution: float | None) -> Interval | None:
     """Return Student's interval of the mean, which is exact for normally distributed differences.
 
     Rounding to steps alone gives the difference of two values a variance of step² / 6. The variance is at least that,

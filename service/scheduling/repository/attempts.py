@@ -77,27 +77,25 @@ class Ended(NamedTuple):
         return cls(attempt.finished_at, attempt.owner, attempt.number)
 
 
+_COPIED = (
+    "number",
+    "submission_id",
+    "created_at",
+    "heartbeat_at",
+    "progress_reported_at",
+    "progressed_at",
+    "finished_at",
+    "stop_requested_at",
+)
+"""Fields of a view that are columns of the attempt."""
+
 # Built once, because each round needs them and SQLAlchemy takes longer to build a statement than to run it.
 # They select columns, because rows of jobs contain large specs.
 _ATTEMPTS = select(
-    Attempt.job_id,
-    Attempt.number,
-    Attempt.submission_id,
-    Attempt.state,
-    Attempt.created_at,
-    Attempt.heartbeat_at,
-    Attempt.progress_reported_at,
-    Attempt.progressed_at,
-    Attempt.ran_seconds,
-    Attempt.finished_at,
-    Attempt.error,
-    Job.status,
-    Job.desired,
-    Job.started_at,
-    Job.max_hours,
+    *(getattr(Attempt, name) for name in ("job_id", *_COPIED)),
+    *(Attempt.state, Attempt.ran_seconds, Attempt.error, Attempt.stop_reason),
+    *(Job.status, Job.desired, Job.started_at, Job.max_hours),
     func.coalesce(Attempt.workers, Job.workers).label("workers"),
-    Attempt.stop_reason,
-    Attempt.stop_requested_at,
 ).join(Job, Job.id == Attempt.job_id)
 _LIVE = _ATTEMPTS.where(Attempt.state.in_(LIVE_ATTEMPT)).order_by(Attempt.created_at)
 _ENDED = _ATTEMPTS.where(~Attempt.settled, Attempt.finished_at.is_not(None)).order_by(
@@ -136,19 +134,12 @@ def _attempts(session: Session, query: Select[*tuple[Any, ...]]) -> list[Attempt
     return [
         AttemptView(
             owner=row.job_id,
-            number=row.number,
-            submission_id=row.submission_id,
+            **{name: getattr(row, name) for name in _COPIED},
             state=AttemptState(row.state),
-            created_at=row.created_at,
-            heartbeat_at=row.heartbeat_at,
-            progress_reported_at=row.progress_reported_at,
-            progressed_at=row.progressed_at,
             ran=timedelta(seconds=row.ran_seconds),
-            finished_at=row.finished_at,
             status=JobStatus(row.status),
             desired=Desired(row.desired),
             stop_reason=row.stop_reason and StopReason(row.stop_reason),
-            stop_requested_at=row.stop_requested_at,
             job_started_at=row.started_at,
             demand=resources[row.job_id].with_workers(row.workers),
             limit=resources[row.job_id].limit(row.max_hours),
