@@ -17,7 +17,7 @@ from dasl_core.headlines import DIRECTED_METRICS, better_direction
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import METRIC_PATTERN, NAME_PATTERN, closest
 from service.experiments.variants import LONGEST_NAME, Variant, grid_variants
-from service.jobs.estimates import JobEstimate
+from service.jobs.schemas import JobEstimate
 from service.wire.base import Answer
 from service.wire.experiments import ExperimentEstimate
 

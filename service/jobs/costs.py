@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -11,7 +11,7 @@ from dasl_core.spec import DatasetFacts, Estimate, ResolvedJobSpec, seconds_on_c
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec.resolve.estimate import LEAST_AROUND, MOST_AROUND
 from service.jobs import repository
-from service.jobs.estimates import JobEstimate, Seconds
+from service.jobs.schemas import JobEstimate, Seconds
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.packing import Worker
@@ -23,11 +23,8 @@ _EARLIER_JOBS = 20
 _ENLARGED = 4
 
 
-class Machine(NamedTuple):
-    """CPUs and GPUs of all ranks of a job together."""
-
-    cpus: int
-    gpus: int
+_Machine = tuple[int, int]
+"""CPUs and GPUs of all ranks of a job together."""
 
 
 def estimate(
@@ -47,15 +44,15 @@ def estimate(
     seconds = None
     if worker is not None:
         workers = resolved.resources.workers
-        machine = Machine(worker.cpus * workers, worker.gpus * workers)
+        machine = (worker.cpus * workers, worker.gpus * workers)
         seconds = _by_earlier_job(session, tenant, resolved, machine, images)
-        if seconds is None and not machine.gpus:
-            seconds = _by_computation(costs, resolved, machine)
+        if seconds is None and not worker.gpus:
+            seconds = _by_computation(costs, resolved, worker.cpus * workers)
     return JobEstimate(**costs.model_dump(), seconds=seconds)
 
 
-def _by_computation(costs: Estimate, resolved: ResolvedJobSpec, machine: Machine) -> Seconds | None:
-    bounds = seconds_on_cores(costs, resolved, machine.cpus)
+def _by_computation(costs: Estimate, resolved: ResolvedJobSpec, cores: int) -> Seconds | None:
+    bounds = seconds_on_cores(costs, resolved, cores)
     if bounds is None:
         return None
     low, high = bounds
@@ -63,7 +60,7 @@ def _by_computation(costs: Estimate, resolved: ResolvedJobSpec, machine: Machine
 
 
 def _by_earlier_job(
-    session: Session, tenant: str, resolved: ResolvedJobSpec, machine: Machine, images: int
+    session: Session, tenant: str, resolved: ResolvedJobSpec, machine: _Machine, images: int
 ) -> Seconds | None:
     """Estimate by the speed of the newest similar job on the same number of CPUs and GPUs."""
     same = _work(resolved.model_dump(mode="json"))
@@ -97,13 +94,13 @@ def _work(resolved: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _machine(job: repository.Speed) -> Machine | None:
+def _machine(job: repository.Speed) -> _Machine | None:
     resources = job.resolved["resources"]
     workers = job.workers or resources["workers"]
     cpus, gpus = resources["cpus_per_worker"], resources["gpus_per_worker"]
     if "auto" in (cpus, gpus):
         return None
-    return Machine(cpus * workers, gpus * workers)
+    return cpus * workers, gpus * workers
 
 
 def warnings(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,10 +14,9 @@ from pydantic import (
     model_validator,
 )
 
-from dasl_core.spec import JobSpec, SpecError, field_problems
+from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
 from dasl_core.spec.base import problem
 from dasl_core.spec.fields import Name, Tag
-from service.jobs.estimates import JobEstimate
 from service.wire.base import Answer
 from service.wire.jobs import JobView
 
@@ -76,6 +75,27 @@ class JobPatch(BaseModel):
     tags: Annotated[dict[Tag, Tag], Field(max_length=50)] = {}
     priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
     resources: ResourcesPatch = ResourcesPatch(max_hours=24)
+
+
+class Seconds(BaseModel):
+    """Expected time of a job once it starts."""
+
+    low: float
+    high: float
+    source: Literal["earlier_job", "computation"]
+    """`earlier_job`: the speed of a similar job on the same number of CPUs and GPUs. `computation`: floating-point
+    operations and the measured speed of cores; for CPUs only."""
+    job_id: str | None = None
+    """The earlier job."""
+    images_per_second: float | None = None
+    """Its speed."""
+
+
+class JobEstimate(Estimate):
+    """Estimated cost of a job."""
+
+    seconds: Seconds | None
+    """null: unknown."""
 
 
 class SubmittedJob(JobView):

@@ -27,9 +27,8 @@ from service.datasets.versions import service as versions
 from service.db.locks import lock_quota, lock_tenant
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job, Token
 from service.jobs import clones, costs, idempotency, repository, tenant_limits
-from service.jobs.estimates import JobEstimate
 from service.jobs.path_checks import CheckedSpec
-from service.jobs.schemas import SubmittedJob
+from service.jobs.schemas import JobEstimate, SubmittedJob
 from service.jobs.views import job_view
 from service.scheduling import capacity
 from service.scheduling import repository as scheduling

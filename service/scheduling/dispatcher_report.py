@@ -5,15 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from service.db.models import ClusterSnapshot
 
 
 class StoreReport(BaseModel):
     """State of the artifact store at the dispatcher's last check."""
-
-    model_config = ConfigDict(extra="ignore")
 
     checked_at: datetime
     problem: str | None = None
@@ -29,8 +27,6 @@ class StoreReport(BaseModel):
 class RayReport(BaseModel):
     """State of a Ray that runs only while there is work, and does not run now."""
 
-    model_config = ConfigDict(extra="ignore")
-
     state: Literal["idle", "starting"]
     problem: str | None = None
     """Why its last start failed."""
@@ -38,8 +34,6 @@ class RayReport(BaseModel):
 
 class DispatcherReport(BaseModel):
     """State of the dispatcher that wrote the snapshot. Unknown keys of another version are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
     started_at: datetime
     ray_version: str | None = None

@@ -84,13 +84,9 @@ def _by_rank(session: Session, entries: Sequence[Entry]) -> dict[Rank, _Queues]:
         of_account = waiting.setdefault(rank, {}).setdefault(account, [])
         of_account.append(Waiting(job_id, demands[job_id]))
     return {
-        rank: {account: iter(sorted(jobs, key=_age)) for account, jobs in of_rank.items()}
+        rank: {account: iter(sorted(jobs)) for account, jobs in of_rank.items()}
         for rank, of_rank in waiting.items()
     }
-
-
-def _age(job: Waiting) -> str:
-    return job.job_id
 
 
 def _longer_queues(session: Session, rank: Rank, limit: int) -> _Queues:

@@ -1,15 +1,18 @@
 """SQL of scheduling. The caller commits."""
 
-from service.scheduling.repository.accounts import max_gpus
 from service.scheduling.repository.attempts import (
     AVOIDED,
     AttemptView,
     Ended,
+    attempts_on,
     avoided_nodes,
+    candidates,
     ended_attempts,
     finalized_attempts,
     has_unfinalized_attempt,
     live_attempts,
+    resources_in_use,
+    running,
 )
 from service.scheduling.repository.cluster import (
     addresses,
@@ -27,12 +30,6 @@ from service.scheduling.repository.failures import (
     could_run_elsewhere,
     nodes_to_avoid,
 )
-from service.scheduling.repository.holdings import (
-    attempts_on,
-    candidates,
-    resources_in_use,
-    running,
-)
 from service.scheduling.repository.queue import (
     Entry,
     QueuePart,
@@ -48,6 +45,7 @@ from service.scheduling.repository.queue import (
 from service.scheduling.repository.resources import (
     demands,
     job_demand,
+    max_gpus,
     why_unreadable,
 )
 

@@ -14,8 +14,8 @@ from service.protocol import NODE_DIED
 from service.runs import repository as runs
 from service.scheduling.nodes import Cluster, with_drains
 from service.scheduling.packing import most_places
+from service.scheduling.repository.attempts import placements
 from service.scheduling.repository.cluster import drained, read_nodes, snapshot
-from service.scheduling.repository.holdings import placements
 from service.scheduling.repository.resources import MAX_CACHED, job_demand
 from service.states import AttemptState
 

@@ -1,4 +1,4 @@
-"""SQL of the resources, time limit and used time of jobs."""
+"""SQL of the resources, time limit and used time of jobs, and of the quotas of GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import versions
 from dasl_core.spec.versions import UnreadableSpec
-from service.db.models import Job, Run
+from service.db.models import Job, Run, Tenant, Token
 from service.scheduling.automatic import NOTHING, Automatic
 from service.scheduling.packing import Demand, Worker
 from service.states import LIVE_ATTEMPT
@@ -159,3 +159,11 @@ def time_used(session: Session, job_ids: Sequence[str]) -> dict[str, timedelta]:
         )
         used |= {job_id: timedelta(seconds=seconds) for job_id, seconds in rows}
     return used
+
+
+def max_gpus(session: Session, tenant: str, token_id: str | None) -> int | None:
+    """Return the number of GPUs that the quotas of a token and its tenant allow; `None` if unlimited."""
+    of_token = select(Token.max_gpus).where(Token.id == token_id)
+    of_tenant = select(Tenant.max_gpus).where(Tenant.name == tenant)
+    quotas = [session.scalar(quota) for quota in (of_token, of_tenant)]
+    return min((quota for quota in quotas if quota is not None), default=None)
