@@ -30,7 +30,7 @@ def views(session: Session) -> list[DrainView]:
 
 def drain(session: Session, caller: Caller, request: DrainRequest) -> None:
     """Drain a node, or the whole cluster; a repetition replaces `save` and `reason`."""
-    name = _lasting_name(request.node, _nodes(session))
+    name = _lasting_name(request.node, scheduling.read_nodes(scheduling.snapshot(session)))
     row = {
         "node": name,
         "save": request.save,
@@ -47,16 +47,11 @@ def undrain(session: Session, node: str | None) -> None:
     names = {ALL_NODES if node is None else node}
     names |= {
         name
-        for node in _nodes(session)
+        for node in scheduling.read_nodes(scheduling.snapshot(session))
         if node.is_named(names)
         for name in (node.id, node.address, node.name)
     }
     repository.remove_drains(session, names)
-
-
-def _nodes(session: Session) -> Sequence[Node]:
-    snapshot = scheduling.snapshot(session)
-    return () if snapshot is None else scheduling.read_nodes(snapshot)
 
 
 def _lasting_name(node: str | None, nodes: Sequence[Node]) -> str:

@@ -16,7 +16,6 @@ from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
 from service.scheduling.decision_cache import DecisionCache
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
-from service.scheduling.nodes import Cluster, with_drains
 from service.settings import Settings
 from service.wire.cluster import ClusterView
 
@@ -72,9 +71,9 @@ def view(
 def _views(
     session: Session, snapshot: ClusterSnapshot, *, names_nodes: bool
 ) -> list[dict[str, Any]]:
-    cluster = with_drains(Cluster(scheduling.read_nodes(snapshot)), scheduling.drained(session))
     views = []
-    for number, node in enumerate(cluster.nodes, start=1):
+    nodes = scheduling.known_cluster(session, snapshot).nodes
+    for number, node in enumerate(nodes, start=1):
         view = {**vars(node), "labels": dict(node.labels), "gpu_type": node.gpu_type}
         if not names_nodes:
             view |= {"id": f"node-{number}", "address": "", "name": "", "labels": {}}

@@ -10,7 +10,6 @@ from sqlalchemy import (
     Select,
     bindparam,
     delete,
-    func,
     insert,
     select,
 )
@@ -185,9 +184,3 @@ def lock_queue_limit(session: Session, tenant: str) -> int | None:
         # Avoid a deadlock of two submissions that hold `lock_tenant`.
         .with_for_update(key_share=True)
     )
-
-
-def count_queued(session: Session, tenant: str) -> int:
-    """Count the queued jobs of a tenant."""
-    query = select(func.count()).where(Job.tenant == tenant, Job.status == JobStatus.QUEUED)
-    return session.execute(query).scalar_one()

@@ -31,16 +31,10 @@ def get(session: Session, tenant: str, job_id: str) -> Job:
     Raises:
         Problem: 404.
     """
-    return _find(session, tenant, job_id)[0]
-
-
-def view(session: Session, tenant: str, job_id: str) -> JobView:
-    """Return the API's view of a tenant's job.
-
-    Raises:
-        Problem: 404.
-    """
-    return job_view(*_find(session, tenant, job_id))
+    row = repository.get(session, tenant, job_id) if ids.is_id("job", job_id) else None
+    if row is None:
+        raise not_found("job", job_id)
+    return row[0]
 
 
 def find(session: Session, caller: Caller, reference: str) -> JobView:
@@ -174,14 +168,9 @@ def _check_time_left(session: Session, job: Job) -> None:
 
 def _view(session: Session, job: Job) -> JobView:
     """Return the view of a job after a change."""
-    return view(session, job.tenant, job.id)
-
-
-def _find(session: Session, tenant: str, job_id: str) -> tuple[Job, str]:
-    row = repository.get(session, tenant, job_id) if ids.is_id("job", job_id) else None
-    if row is None:
-        raise not_found("job", job_id)
-    return row[0], row[1]
+    row = repository.get(session, job.tenant, job.id)
+    assert row is not None, "its row is locked"
+    return job_view(row[0], row[1])
 
 
 def _wrong_state(job: Job, rule: str) -> Problem:

@@ -6,6 +6,7 @@ from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem
 from service.api.problems import Problem, spec_problem
+from service.cluster.repository import count_queued
 from service.jobs import repository
 from service.tokens.service import exceeding
 
@@ -51,7 +52,7 @@ def check_queue(session: Session, tenant: str, jobs: int = 1) -> None:
     limit = repository.lock_queue_limit(session, tenant)
     if limit is None:
         return
-    queued = repository.count_queued(session, tenant)
+    queued = count_queued(session, tenant)
     if queued + jobs > limit:
         raise Problem(
             429,

@@ -46,9 +46,8 @@ def check_capacity(
     Args:
         max_gpus: most GPUs that the quotas of the job's owners allow; `None`: any number.
     """
-    snapshot = repository.snapshot(session)
     # The snapshot also has the nodes of a Ray that runs only for work and does not run now.
-    nodes = read_nodes(snapshot) if snapshot is not None else ()
+    nodes = read_nodes(repository.snapshot(session))
     demand, automatic = Demand.from_resources(resources), Automatic.from_resources(resources)
     gpus = max_gpus != 0 and has_gpus(demand, nodes, limit)
     demand = choose(demand, automatic, nodes, gpus=gpus)
@@ -56,12 +55,17 @@ def check_capacity(
     or_cpus = automatic.gpus and with_gpus and resources.gpu_type is None
     warnings: list[str] = []
     if max_gpus is not None and demand.gpus > max_gpus:
-        if or_cpus:
-            return Capacity([_beyond_quota(demand, max_gpus)], [], with_gpus)
-        warnings.append(
-            f"resources.workers: {_needs_gpus(demand)}, and max_gpus of its token or tenant is {max_gpus}. The job "
-            "waits until that is raised."
+        message = (
+            f"{demand.workers} workers with a GPU each need {demand.gpus} GPUs, and max_gpus of its token or tenant is "
+            f"{max_gpus}"
         )
+        if or_cpus:
+            # The service would choose the GPUs.
+            expected = f"at most {max_gpus}, or resources.gpus_per_worker: 0 to train on CPUs"
+            value = str(demand.workers)
+            problem = FieldProblem("resources.workers", message, value, expected)
+            return Capacity([problem], [], with_gpus)
+        warnings.append(f"resources.workers: {message}. The job waits until that is raised.")
     worker = demand.worker
     resources = resources.model_copy(
         update={"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
@@ -79,17 +83,6 @@ def check_capacity(
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
     is_decided = bool(nodes) or not automatic.cpus
     return Capacity([], warnings, with_gpus, worker if is_decided else None)
-
-
-def _beyond_quota(demand: Demand, max_gpus: int) -> FieldProblem:
-    """Return why a job whose GPUs the service would choose can never start."""
-    message = f"{_needs_gpus(demand)}, and max_gpus of its token or tenant is {max_gpus}"
-    expected = f"at most {max_gpus}, or resources.gpus_per_worker: 0 to train on CPUs"
-    return FieldProblem("resources.workers", message, str(demand.workers), expected)
-
-
-def _needs_gpus(demand: Demand) -> str:
-    return f"{demand.workers} workers with a GPU each need {demand.gpus} GPUs"
 
 
 def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:

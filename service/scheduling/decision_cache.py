@@ -14,8 +14,6 @@ from service.scheduling import repository
 from service.scheduling.admission import Decision, Running, decide
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.nodes import Cluster, with_drains
-from service.scheduling.repository import read_nodes
 from service.scheduling.window import FairQueue
 
 _LONG = 100
@@ -59,7 +57,7 @@ class DecisionCache:
         taken: Sequence[Running],
         now: datetime,
     ) -> Decisions:
-        cluster = with_drains(Cluster(read_nodes(snapshot)), repository.drained(session))
+        cluster = repository.known_cluster(session, snapshot)
         foreign = ForeignUse().by_node(cluster.nodes, taken)
         first = self._queue.first(session, taken, now)
         queue = repository.load_queued(session, first)

@@ -35,15 +35,14 @@ def excluded_nodes(
     last = snapshot(session)
     if last is None:
         return [*avoided]
-    cluster = with_drains(Cluster(read_nodes(last)), drained(session))
     named = {*resources.exclude_nodes, *avoided}
+    cluster = known_cluster(session, last)
     return [node.id for node in cluster.nodes if node.drained or node.is_named(named)]
 
 
 def addresses(session: Session, ids: Collection[str]) -> list[str]:
     """Return the addresses of nodes; the id of a node that left the cluster."""
-    last = snapshot(session)
-    by_id = {node.id: node.address for node in read_nodes(last)} if last is not None else {}
+    by_id = {node.id: node.address for node in known_cluster(session, snapshot(session)).nodes}
     return sorted(by_id.get(id, id) for id in ids)
 
 
@@ -57,8 +56,7 @@ def snapshot(session: Session) -> ClusterSnapshot | None:
 
 def last_cluster(session: Session) -> Cluster:
     """Return the nodes of the last snapshot, with nothing in use."""
-    last = snapshot(session)
-    nodes = read_nodes(last) if last is not None else ()
+    nodes = read_nodes(snapshot(session))
     return Cluster(
         tuple(replace(node, used_cpus=0.0, used_gpus=0.0, used_memory=0.0) for node in nodes)
     )
@@ -70,15 +68,17 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
     session.merge(snapshot)
 
 
-def read_nodes(snapshot: ClusterSnapshot) -> tuple[Node, ...]:
-    """Read the nodes of a snapshot."""
-    return tuple(_node(node) for node in snapshot.nodes)
-
-
-def _node(values: dict[str, Any]) -> Node:
+def read_nodes(snapshot: ClusterSnapshot | None) -> tuple[Node, ...]:
+    """Read the nodes of a snapshot; none before the first one."""
+    stored = () if snapshot is None else snapshot.nodes
     # A newer dispatcher may store more fields.
-    known = values.keys() & Node.__dataclass_fields__.keys()
-    return Node(**{name: values[name] for name in known})
+    fields = Node.__dataclass_fields__.keys()
+    return tuple(Node(**{name: node[name] for name in node.keys() & fields}) for node in stored)
+
+
+def known_cluster(session: Session, snapshot: ClusterSnapshot | None) -> Cluster:
+    """Return the cluster of a snapshot, with the drained nodes marked."""
+    return with_drains(Cluster(read_nodes(snapshot)), drained(session))
 
 
 def stored_node(node: Node) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def test_job_starts_on_node_that_reported_placements_leave_free(world: World) ->
     world.tick()
     assert world.status(whole) == JobStatus.QUEUED, "one of two ranks says too little"
     world.worker_reports_placement(pair, a=2)
-    scheduling.holdings._placement_by_attempt.clear()  # another dispatcher, which has seen neither
+    scheduling.attempts._placement_by_attempt.clear()  # another dispatcher, which has seen neither
     world.tick()
     assert world.status(whole) == JobStatus.STARTING
 
