@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import PlainTextResponse
 
 from service.api.auth import Reader, Submitter
+from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import (
     HeavyRoute,
-    InTransaction,
     ReadSession,
     Route,
     WithContext,
@@ -53,22 +54,12 @@ async def _to_validate(
     return CheckedVariants(request, checked)
 
 
-async def _get(experiment_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, experiment_id))
-
-
-async def _get_to_change(
-    experiment_id: str, caller: Submitter, session: WriteSession
-) -> InTransaction:
-    return InTransaction(
-        session, lambda: service.get(session, caller.tenant, experiment_id, lock=True)
-    )
-
-
 RequestToSubmit = Annotated[CheckedVariants, Depends(_to_submit)]
 RequestToValidate = Annotated[CheckedVariants, Depends(_to_validate)]
-OwnExperiment = Annotated[Experiment, Depends(_get)]
-OwnExperimentToChange = Annotated[Experiment, Depends(_get_to_change)]
+OwnExperiment = Annotated[Experiment, to_read("experiment_id", service.get)]
+OwnExperimentToChange = Annotated[
+    Experiment, to_change("experiment_id", partial(service.get, lock=True))
+]
 MetricName = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]
 _TEXTS = {
     "text/csv": {"schema": {"type": "string"}},

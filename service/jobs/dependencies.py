@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends
-
-from service.api.auth import Reader, Submitter
-from service.api.transaction import InTransaction, ReadSession, WriteSession
+from service.api.own import to_change, to_read
 from service.db.models import Job
 from service.jobs import service
 
-
-async def _get(job_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, job_id))
-
-
-async def _get_to_change(job_id: str, caller: Submitter, session: WriteSession) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, job_id))
-
-
-OwnJob = Annotated[Job, Depends(_get)]
+OwnJob = Annotated[Job, to_read("job_id", service.get)]
 """The job of the path, if it belongs to the caller's tenant; otherwise 404. Needs a `ReadSession`."""
-OwnJobToChange = Annotated[Job, Depends(_get_to_change)]
+OwnJobToChange = Annotated[Job, to_change("job_id", service.get)]
 """Like `OwnJob`, for callers who may submit. Needs a `WriteSession`."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from service.api.auth import Reader, Submitter
+from service.api.auth import Submitter
+from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import (
-    InTransaction,
     ReadSession,
     Route,
     WithContext,
@@ -35,19 +36,10 @@ async def _to_prepare(
     return await check_spec(context, caller, build_spec(dataset_id, request.spec))
 
 
-async def _get(preparation_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preparation_id))
-
-
-async def _get_to_change(
-    preparation_id: str, caller: Submitter, session: WriteSession
-) -> InTransaction:
-    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preparation_id))
-
-
 CheckedRequest = Annotated[CheckedSpec, Depends(_to_prepare)]
-OwnPreparation = Annotated[Preparation, Depends(_get)]
-OwnPreparationToChange = Annotated[Preparation, Depends(_get_to_change)]
+_find = partial(tasks.get, kind)
+OwnPreparation = Annotated[Preparation, to_read("preparation_id", _find)]
+OwnPreparationToChange = Annotated[Preparation, to_change("preparation_id", _find)]
 
 
 @router.post(

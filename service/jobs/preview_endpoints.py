@@ -10,10 +10,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from service.api import ranged_file
-from service.api.auth import Reader, Submitter
+from service.api.auth import Submitter
+from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import (
-    InTransaction,
     ReadSession,
     Route,
     StoreRoute,
@@ -49,19 +49,10 @@ async def _to_preview(
     return _Checked(request, await check_spec(context, caller, spec))
 
 
-async def _get(preview_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preview_id))
-
-
-async def _get_to_change(
-    preview_id: str, caller: Submitter, session: WriteSession
-) -> InTransaction:
-    return InTransaction(session, lambda: tasks.get(session, kind, caller.tenant, preview_id))
-
-
 CheckedRequest = Annotated[_Checked, Depends(_to_preview)]
-OwnPreview = Annotated[Preview, Depends(_get)]
-OwnPreviewToChange = Annotated[Preview, Depends(_get_to_change)]
+_find = partial(tasks.get, kind)
+OwnPreview = Annotated[Preview, to_read("preview_id", _find)]
+OwnPreviewToChange = Annotated[Preview, to_change("preview_id", _find)]
 
 
 @router.post("/datasets/{dataset_id}/previews", status_code=201, response_model=PreviewView)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from service.api import ranged_file
-from service.api.auth import Reader, Submitter
+from service.api.auth import Submitter
+from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.transaction import (
-    InTransaction,
     ReadSession,
     Route,
     StoreRoute,
@@ -37,22 +37,9 @@ _CREATED: dict[str, Any] = {
 }
 
 
-async def _get(model_run_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(
-        session, lambda: tasks.get(session, model_runs, caller.tenant, model_run_id)
-    )
-
-
-async def _get_to_change(
-    model_run_id: str, caller: Submitter, session: WriteSession
-) -> InTransaction:
-    return InTransaction(
-        session, lambda: tasks.get(session, model_runs, caller.tenant, model_run_id)
-    )
-
-
-OwnModelRun = Annotated[ModelRun, Depends(_get)]
-OwnModelRunToChange = Annotated[ModelRun, Depends(_get_to_change)]
+_find = partial(tasks.get, model_runs)
+OwnModelRun = Annotated[ModelRun, to_read("model_run_id", _find)]
+OwnModelRunToChange = Annotated[ModelRun, to_change("model_run_id", _find)]
 CheckpointAfter = Annotated[After, position("mrun")]
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Task)
 MAX_PENDING = 8
 
 
-def get(session: Session, tasks: Tasks[T], tenant: str, task_id: str) -> T:
+def get(tasks: Tasks[T], session: Session, tenant: str, task_id: str) -> T:
     """Return a tenant's task.
 
     Raises:
