@@ -160,11 +160,8 @@ def _why_no_gpus(session: Session, job: Job) -> str:
 
 def _decided(job: Job, worker: Worker | None) -> dict[str, int]:
     """Return the values of a first attempt in place of "auto", by setting; empty for later attempts."""
-    resources = job.resources
-    worker, automatic = (
-        worker or Worker.from_resources(resources),
-        Automatic.from_resources(resources),
-    )
+    automatic = Automatic.from_resources(job.resources)
+    worker = worker or Worker.from_resources(job.resources)
     decided = {"cpus_per_worker": worker.cpus} if automatic.cpus else {}
     return decided | ({"gpus_per_worker": worker.gpus} if automatic.gpus else {})
 
@@ -364,10 +361,7 @@ def request_pause(session: Session, job_id: str) -> JobStatus | None:
     job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL or job.desired == Desired.CANCEL:
         return None
-    if job.desired != Desired.PAUSE:
-        job.desired = Desired.PAUSE
-        session.flush()
-        append_event(session, job_id, "pause-requested", "Pause requested")
+    _request(session, job, Desired.PAUSE)
     if job.status in (JobStatus.QUEUED, JobStatus.RETRY_WAIT):
         return _pause(session, job, "Job paused")
     return JobStatus(job.status)
@@ -449,13 +443,17 @@ def request_cancel(session: Session, job_id: str) -> JobStatus | None:
     job = lock_job(session, job_id)
     if job is None or JobStatus(job.status) in TERMINAL:
         return None
-    if job.desired != Desired.CANCEL:
-        job.desired = Desired.CANCEL
-        session.flush()
-        append_event(session, job_id, "cancel-requested", "Cancel requested")
+    _request(session, job, Desired.CANCEL)
     if job.status in (JobStatus.QUEUED, JobStatus.RETRY_WAIT, JobStatus.PAUSED):
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled", error=None)
     return JobStatus(job.status)
+
+
+def _request(session: Session, job: Job, desired: Desired) -> None:
+    if job.desired != desired:
+        job.desired = desired
+        session.flush()
+        append_event(session, job.id, f"{desired}-requested", f"{desired.capitalize()} requested")
 
 
 def start_stopping(session: Session, job_id: str) -> bool:

@@ -4,15 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.fields import NodeName
 from service.api.auth import Caller
 from service.cluster import repository
-from service.cluster.schemas import DrainRequest
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import ALL_NODES, Node
 from service.wire.cluster import DrainView
+
+
+class DrainRequest(BaseModel):
+    """Which node to drain, and how."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    node: Annotated[
+        NodeName | None, Field(description="Id, name or address; null: the whole cluster.")
+    ] = None
+    save: Annotated[
+        bool,
+        Field(
+            description="Attempts with ranks there save a checkpoint, and their jobs are queued."
+        ),
+    ] = True
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class UndrainRequest(BaseModel):
+    """Which drain to end."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    node: Annotated[
+        NodeName | None,
+        Field(description="Id, name or address; null: the drain of the whole cluster."),
+    ] = None
 
 
 def views(session: Session) -> list[DrainView]:

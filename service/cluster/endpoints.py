@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from service.api.auth import Operator, Reader
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.cluster import drains, service
-from service.cluster.schemas import DrainRequest, UndrainRequest
+from service.cluster.drains import DrainRequest, UndrainRequest
 from service.wire.cluster import ClusterView, Drains
 
 router = APIRouter(prefix="/v1", tags=["cluster"], route_class=Route)

@@ -1,4 +1,4 @@
-"""`/v1/jobs/{id}/events`, `/metrics` and `/logs`: a job's history, stored or live."""
+"""`/v1/jobs/{id}/events` and `/logs`: a job's history, stored or live."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from fastapi.responses import StreamingResponse
 from service.api.auth import Reader
 from service.api.problems import field_problem, not_found
 from service.api.sse import stream, wants_stream
-from service.api.transaction import HeavyRoute, ReadSession, Route, StoreRoute, WithContext
+from service.api.transaction import ReadSession, Route, StoreRoute, WithContext
 from service.artifacts.attempt_log import AttemptLog
 from service.events.views import event_view
 from service.jobs import repository
 from service.jobs.dependencies import OwnJob
-from service.jobs.metrics import Columns
 from service.jobs.streams import EventStream, LogStream
-from service.metrics import repository as metrics
-from service.wire.jobs import EventPage, MetricColumns
+from service.wire.jobs import EventPage
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
-heavy = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=HeavyRoute)
 logs = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StoreRoute)
 
 _LARGEST = 2**31 - 1
 Position = Annotated[int, Query(ge=0, le=_LARGEST)]
-Step = Annotated[int, Query(ge=0, le=2**63 - 1)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=40)]
 _SSE = {"text/event-stream": {"schema": {"type": "string"}}}
 
@@ -51,32 +47,6 @@ def list_job_events(
     rows = repository.events(session, job.id, after, limit)
     data = [event_view(row) for row in rows[:limit]]
     return EventPage(data=data, has_more=len(rows) > limit, next=data[-1].seq if data else after)
-
-
-@heavy.get("/{job_id}/metrics", response_model=MetricColumns)
-def show_job_metrics(
-    job: OwnJob,
-    context: WithContext,
-    session: ReadSession,
-    name: Annotated[
-        list[Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]] | None,
-        Query(max_length=100, description="One or more; all series without it."),
-    ] = None,
-    from_step: Step = 0,
-    to_step: Step | None = None,
-    max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
-) -> Response:
-    """Show metrics as columns, downsampled to about `max_points` steps and at most a million values.
-
-    Thinning keeps minima and maxima.
-    """
-    columns = Columns.from_points(
-        metrics.points(session, job.id, name or (), from_step, max_points, to_step)
-    )
-    # Read everything first, so that neither the connection nor the transaction waits for a slow client.
-    session.close()
-    blocks = context.heavy_threads.iterate(columns.as_json())
-    return StreamingResponse(blocks, media_type="application/json")
 
 
 @logs.get(

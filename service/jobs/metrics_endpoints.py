@@ -1,4 +1,4 @@
-"""`/v1/metrics`: metrics of several jobs in one answer."""
+"""`/v1/jobs/{id}/metrics` and `/v1/metrics`: metrics of a job, or of several in one answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from service.api.problems import field_problem, not_found
 from service.api.transaction import HeavyRoute, ReadSession, WithContext
 from service.db.models import Evaluation
 from service.jobs import repository
+from service.jobs.dependencies import OwnJob
 from service.jobs.metrics import Columns
 from service.metrics import repository as metrics
-from service.wire.jobs import JobsMetrics
+from service.wire.jobs import JobsMetrics, MetricColumns
 
-router = APIRouter(prefix="/v1/metrics", tags=["jobs"], route_class=HeavyRoute)
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=HeavyRoute)
 
 # A series of a job with a million steps has some 15,000 points, which take 20 ms to read.
 _MAX_SERIES = 200
@@ -32,7 +33,33 @@ Name = Annotated[str, Query(max_length=100, pattern=r"^[^\x00]+$")]
 Step = Annotated[int, Query(ge=0, le=2**63 - 1)]
 
 
-@router.get("", response_model=JobsMetrics)
+@router.get("/jobs/{job_id}/metrics", response_model=MetricColumns)
+def show_job_metrics(
+    job: OwnJob,
+    context: WithContext,
+    session: ReadSession,
+    name: Annotated[
+        list[Name] | None,
+        Query(max_length=100, description="One or more; all series without it."),
+    ] = None,
+    from_step: Step = 0,
+    to_step: Step | None = None,
+    max_points: Annotated[int, Query(ge=2, le=1_000_000)] = 10_000,
+) -> Response:
+    """Show metrics as columns, downsampled to about `max_points` steps and at most a million values.
+
+    Thinning keeps minima and maxima.
+    """
+    columns = Columns.from_points(
+        metrics.points(session, job.id, name or (), from_step, max_points, to_step)
+    )
+    # Read everything first, so that neither the connection nor the transaction waits for a slow client.
+    session.close()
+    blocks = context.heavy_threads.iterate(columns.as_json())
+    return StreamingResponse(blocks, media_type="application/json")
+
+
+@router.get("/metrics", response_model=JobsMetrics)
 def show_metrics(
     caller: Reader,
     context: WithContext,

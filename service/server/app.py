@@ -38,7 +38,6 @@ from service.experiments.endpoints import router as experiments
 from service.jobs.checkpoint_endpoints import files as artifact_files
 from service.jobs.checkpoint_endpoints import router as job_checkpoints
 from service.jobs.endpoints import router as jobs
-from service.jobs.history_endpoints import heavy as heavy_history
 from service.jobs.history_endpoints import logs
 from service.jobs.history_endpoints import router as history
 from service.jobs.metrics_endpoints import router as jobs_metrics
@@ -79,7 +78,6 @@ _router = APIRouter(generate_unique_id_function=_operation_id)
 for _part in (
     jobs,
     history,
-    heavy_history,
     jobs_metrics,
     logs,
     events,
