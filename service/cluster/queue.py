@@ -39,26 +39,20 @@ def waiting(
     order = {job_id: place for place, job_id in enumerate(decisions)}
     jobs = sorted(jobs, key=lambda job: order.get(job.id, len(order)))
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
+    reasons = {job_id: f"It cannot start: {why}" for job_id, why in unreadable.items()}
+    reasons |= {job_id: decision.message for job_id, decision in decisions.items()}
     default_reason = "" if snapshot is None or snapshot.alive else _why_none_starts(snapshot)
     # Unreadable jobs have no decision, but still take a place.
     if decisions and scheduling.is_queue_full(session, ALWAYS):
         default_reason = _BEHIND
     views = []
     for job in jobs:
-        decision = decisions.get(job.id)
-        reason = (
-            f"It cannot start: {unreadable[job.id]}" if job.id in unreadable else default_reason
+        decision, reason = decisions.get(job.id), reasons.get(job.id, default_reason)
+        waits_for, starts_by = (
+            (decision.waits_for, decision.starts_by) if decision else (None, None)
         )
         views.append(
-            QueuedJob(
-                id=job.id,
-                name=job.name,
-                priority=job.priority,
-                created_at=job.created_at,
-                waits_for=decision and decision.waits_for,
-                reason=decision.message if decision else reason,
-                starts_by=decision and decision.starts_by,
-            )
+            QueuedJob(**job._mapping, waits_for=waits_for, reason=reason, starts_by=starts_by)
         )
     return views
 

@@ -70,12 +70,7 @@ def final_evaluations(session: Session, experiment_id: str) -> Sequence[Measured
     last = (
         select(Evaluation.job_id, func.max(Evaluation.step).label("step"))
         .join(Job, Job.id == Evaluation.job_id)
-        .where(
-            Job.experiment_id == experiment_id,
-            Job.deleted_at.is_(None),
-            Job.status == JobStatus.SUCCEEDED,
-            Evaluation.subject.in_(TRAINED),
-        )
+        .where(*_succeeded(experiment_id), Evaluation.subject.in_(TRAINED))
         .group_by(Evaluation.job_id)
         .subquery()
     )
@@ -88,21 +83,19 @@ def final_evaluations(session: Session, experiment_id: str) -> Sequence[Measured
 def evaluations_before_training(session: Session, experiment_id: str) -> Sequence[Measured]:
     """Return the evaluations of raw pixels and of the network before training of succeeded jobs."""
     query = select(Evaluation).join(Job, Job.id == Evaluation.job_id)
-    return _measured(
-        session,
-        query.where(
-            Job.experiment_id == experiment_id,
-            Job.deleted_at.is_(None),
-            Job.status == JobStatus.SUCCEEDED,
-            Evaluation.subject.in_(("raw", *BEFORE_TRAINING)),
-        ),
-    )
+    before = Evaluation.subject.in_(("raw", *BEFORE_TRAINING))
+    return _measured(session, query.where(*_succeeded(experiment_id), before))
 
 
 def evaluations(session: Session, job_id: str) -> Sequence[Measured]:
     """Return all evaluations of a job's trained network, by step; newer ones last."""
     query = select(Evaluation).where(Evaluation.job_id == job_id)
     return _measured(session, query.where(Evaluation.subject.in_(TRAINED)))
+
+
+def _succeeded(experiment_id: str) -> tuple[ColumnElement[bool], ...]:
+    is_member = Job.experiment_id == experiment_id, Job.deleted_at.is_(None)
+    return *is_member, Job.status == JobStatus.SUCCEEDED
 
 
 def _measured(session: Session, query: Any) -> Sequence[Measured]:

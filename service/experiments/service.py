@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from sqlalchemy.orm import Session
 
@@ -11,7 +12,7 @@ from service import lifecycle
 from service.api import references
 from service.api.auth import Caller
 from service.api.problems import Problem
-from service.db.models import Experiment, Job
+from service.db.models import Experiment
 from service.db.rows import matching, owned
 from service.experiments import repository
 from service.experiments.results import compute_results
@@ -24,8 +25,6 @@ from service.wire.experiments import (
     Results,
     VariantView,
 )
-
-_DELETED = "deleted"
 
 
 def get(session: Session, tenant: str, experiment_id: str, *, lock: bool = False) -> Experiment:
@@ -69,11 +68,13 @@ def experiment_view(session: Session, experiment: Experiment) -> ExperimentView:
     """Return the view of an experiment with its jobs, and the results of the metric that decides."""
     jobs = repository.jobs(session, experiment.id)
     by_place = {(job.variant, job.seed): job for job in jobs}
-    members = [
-        _member(by_place.get((variant["name"], seed)), variant["name"], seed)
-        for variant in experiment.variants
-        for seed in experiment.seeds
-    ]
+    members = []
+    for variant, seed in product(experiment.variants, experiment.seeds):
+        job = by_place.get((variant["name"], seed))
+        status = job.status if job is not None else "deleted"
+        members.append(
+            MemberJob(variant=variant["name"], seed=seed, id=job and job.id, status=status)
+        )
     return ExperimentView(
         **dict(_summary(experiment, Counter(job.status for job in jobs))),
         spec=experiment.spec,
@@ -130,9 +131,3 @@ def _summary(experiment: Experiment, statuses: Mapping[str, int]) -> ExperimentS
         statuses=dict(statuses),
         done=all(JobStatus(status) in TERMINAL for status in statuses),
     )
-
-
-def _member(job: Job | None, variant: str, seed: int) -> MemberJob:
-    if job is None:
-        return MemberJob(variant=variant, seed=seed, id=None, status=_DELETED)
-    return MemberJob(variant=variant, seed=seed, id=job.id, status=job.status)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -85,16 +85,12 @@ def located(
         if len(variants) > 1 and all(problem in problems.get(name, ()) for name in variants)
     ]
     in_base = [replace(problem, field=f"spec.{problem.field}") for problem in in_all]
-    return in_base + list(_variant_problems(problems, in_all))
-
-
-def _variant_problems(
-    problems: Mapping[str, Sequence[FieldProblem]], without: Sequence[FieldProblem]
-) -> Iterator[FieldProblem]:
-    for name, each in problems.items():
-        for problem in each:
-            if problem not in without:
-                yield replace(problem, field=f"variants.{name}.{problem.field}")
+    return in_base + [
+        replace(problem, field=f"variants.{name}.{problem.field}")
+        for name, each in problems.items()
+        for problem in each
+        if problem not in in_all
+    ]
 
 
 def _nested(path: str, value: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from dasl_core.spec import JobSpec
 from service.api.auth import Caller, Reader, Submitter
 from service.api.problems import field_problem
 from service.api.transaction import Context, WithContext
-from service.db.session import Database
 from service.jobs import clones, path_checks
 from service.jobs.path_checks import CheckedSpec
 from service.jobs.schemas import CloneRequest, SpecBody
@@ -47,17 +46,10 @@ async def _to_clone(
     job_id: str, caller: Submitter, context: WithContext, request: CloneRequest | None = None
 ) -> CheckedClone:
     request = request or CloneRequest()
-    find = partial(_find_clone_spec, context.database, caller.tenant, job_id, request)
-    spec = await run_in_threadpool(find)
+    spec = await run_in_threadpool(
+        clones.clone_spec, context.database, caller.tenant, job_id, request
+    )
     return CheckedClone(request, await check_spec(context, caller, spec))
-
-
-def _find_clone_spec(
-    database: Database, tenant: str, job_id: str, request: CloneRequest
-) -> JobSpec:
-    continues = request.checkpoint is not None
-    with database.read() as session:
-        return clones.clone_spec(session, tenant, job_id, request.changes, continues=continues)
 
 
 async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> CheckedSpec:

@@ -22,22 +22,23 @@ from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.db.locks import lock_job
 from service.db.models import Checkpoint, Job
+from service.db.session import Database
 from service.jobs import repository, service
 from service.jobs.path_checks import CheckedSpec
+from service.jobs.schemas import CloneRequest
 
 
-def clone_spec(
-    session: Session, tenant: str, job_id: str, changes: dict[str, Any], *, continues: bool
-) -> JobSpec:
-    """Apply changes to a job's submitted spec, on the same data sets.
+def clone_spec(database: Database, tenant: str, job_id: str, request: CloneRequest) -> JobSpec:
+    """Apply the changes of a request to a job's submitted spec, on the same data sets.
 
-    Args:
-        continues: whether the clone continues from a checkpoint; its data sets then keep their versions.
+    The data sets keep their versions if the clone continues from a checkpoint.
 
     Raises:
         Problem: 404; 422, the changed spec is invalid.
     """
-    job = service.get(session, tenant, job_id)
+    with database.read() as session:
+        job = service.get(session, tenant, job_id)
+    continues = request.checkpoint is not None
     dataset, evaluated = job.dataset_id, job.evaluate_dataset_id
     if continues:
         dataset = f"{dataset}@{job.dataset_version}"
@@ -50,7 +51,7 @@ def clone_spec(
         # Keep the checkpoint's precision, whether or not the clone's ranks have GPUs.
         source = merge(source, {"train": {"precision": job.resolved_spec.train.precision}})
     try:
-        return JobSpec.model_validate(merge(source, changes))
+        return JobSpec.model_validate(merge(source, request.changes))
     except ValidationError as error:
         raise spec_problem(field_problems(error, JobSpec)) from error
 

@@ -66,30 +66,25 @@ def check_capacity(
             problem = FieldProblem("resources.workers", message, value, expected)
             return Capacity([problem], [], with_gpus)
         warnings.append(f"resources.workers: {message}. The job waits until that is raised.")
-    worker = demand.worker
-    resources = resources.model_copy(
-        update={"cpus_per_worker": worker.cpus, "gpus_per_worker": worker.gpus}
-    )
-    misfits = _misfits_on(nodes, resources, or_cpus) if nodes else []
+    misfits = _misfits_on(nodes, demand, resources, or_cpus) if nodes else []
     if limit == CURRENT_NODES and misfits:
         return Capacity(misfits, [], with_gpus)
     if isinstance(limit, tuple):
         # The limit does not say how much memory nodes have.
         largest = [Room(cpus, gpus, math.inf) for count, cpus, gpus in limit for _ in range(count)]
-        if problems := _misfits(largest, resources, or_cpus):
+        if problems := _misfits(largest, demand, or_cpus):
             return Capacity(problems, [], with_gpus)
-    warnings += _mixed_gpus(nodes, resources)
+    warnings += _mixed_gpus(nodes, demand)
     end = "The job waits until Ray has more nodes."
     warnings += [f"{misfit.field}: {misfit.message}. {end}" for misfit in misfits]
     is_decided = bool(nodes) or not automatic.cpus
-    return Capacity([], warnings, with_gpus, worker if is_decided else None)
+    return Capacity([], warnings, with_gpus, demand.worker if is_decided else None)
 
 
-def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:
+def _mixed_gpus(nodes: Sequence[Node], demand: Demand) -> list[str]:
     """Return a warning if the ranks of a job may get GPUs of several types."""
-    demand = Demand.from_resources(resources)
     types = gpu_types([node for node in nodes if demand.choice.allows(node)])
-    if len(types) < 2 or resources.workers < 2 or not resources.gpus_per_worker:
+    if len(types) < 2 or demand.workers < 2 or not demand.gpus:
         return []
     return [
         f"resources.gpu_type: the cluster has GPUs of several types ({', '.join(types)}), and the slowest sets the "
@@ -97,39 +92,40 @@ def _mixed_gpus(nodes: Sequence[Node], resources: Resources) -> list[str]:
     ]
 
 
-def _misfits_on(nodes: Sequence[Node], resources: Resources, or_cpus: bool) -> list[FieldProblem]:
+def _misfits_on(
+    nodes: Sequence[Node], demand: Demand, resources: Resources, or_cpus: bool
+) -> list[FieldProblem]:
     """Return why a job could not start even if these nodes were empty."""
-    demand = Demand.from_resources(resources)
-    if most_places(nodes, demand) >= resources.workers:
+    if (room := most_places(nodes, demand)) >= demand.workers:
         return []
     if (none := demand.choice.why_no_node(nodes)) is not None:
         field, message = none
         value = str(getattr(resources, field))
         return [FieldProblem(f"resources.{field}", message, value, "the value of a node")]
     allowed = [Room.from_node(node) for node in nodes if demand.choice.allows(node)]
-    if problems := _misfits(allowed, resources, or_cpus):
+    if problems := _misfits(allowed, demand, or_cpus):
         return problems
     # All nodes together have room, so `same_node` is the problem.
-    room = most_places(nodes, demand)
-    message = f"{resources.workers} workers with {amount(*demand.worker)} each: one node has room for {room}"
+    message = (
+        f"{demand.workers} workers with {amount(*demand.worker)} each: one node has room for {room}"
+    )
     return [FieldProblem("resources.same_node", message, "true", "false, or fewer workers")]
 
 
-def _misfits(rooms: Sequence[Room], resources: Resources, or_cpus: bool) -> list[FieldProblem]:
+def _misfits(rooms: Sequence[Room], demand: Demand, or_cpus: bool) -> list[FieldProblem]:
     """Return why a job could not start even if the nodes were empty.
 
     Args:
         or_cpus: whether the service chose GPUs for its workers, so that CPUs would do as well.
     """
-    worker = Worker.from_resources(resources)
+    worker, workers = demand.worker, demand.workers
     room = places(rooms, worker)
-    if room >= resources.workers:
+    if room >= workers:
         return []
     if room:
-        size = Demand(1, worker)
-        message = f"{resources.workers} workers with {size} each: the cluster has room for {room}"
+        message = f"{workers} workers with {amount(*worker)} each: the cluster has room for {room}"
         expected = f"at most {room}" + (", or resources.gpus_per_worker: 0" if or_cpus else "")
-        return [FieldProblem("resources.workers", message, str(resources.workers), expected)]
+        return [FieldProblem("resources.workers", message, str(workers), expected)]
     most_cpus = max((node.cpus for node in rooms), default=0)
     most_gpus = max((node.gpus for node in rooms), default=0)
     problems = []

@@ -45,24 +45,20 @@ class DecisionCache:
         """
         with self._lock:
             if time.monotonic() >= self._until:
-                self._decisions = self._decide(session, snapshot, taken, now)
-                is_long = len(self._decisions) >= _LONG
+                decisions = self._decide(session, snapshot, taken, now)
+                self._decisions = {decision.job.job_id: decision for decision in decisions}
+                is_long = len(decisions) >= _LONG
                 self._until = time.monotonic() + _SECONDS if is_long else 0.0
             return self._decisions
 
     def _decide(
-        self,
-        session: Session,
-        snapshot: ClusterSnapshot,
-        taken: Sequence[Running],
-        now: datetime,
-    ) -> Decisions:
+        self, session: Session, snapshot: ClusterSnapshot, taken: Sequence[Running], now: datetime
+    ) -> list[Decision]:
         cluster = repository.known_cluster(session, snapshot)
         foreign = ForeignUse().by_node(cluster.nodes, taken)
-        first = self._queue.first(session, taken, now)
-        queue = repository.load_queued(session, first)
+        queue = repository.load_queued(session, self._queue.first(session, taken, now))
         report = DispatcherReport.from_snapshot(snapshot)
-        decisions = decide(
+        return decide(
             cluster,
             taken,
             queue,
@@ -71,4 +67,3 @@ class DecisionCache:
             is_writable=report is None or report.is_writable,
             api_answers=report is None or report.api_answers,
         )
-        return {decision.job.job_id: decision for decision in decisions}
