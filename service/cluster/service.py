@@ -37,11 +37,14 @@ def view(
     now = datetime.now(UTC)
     snapshot = scheduling.snapshot(session)
     taken = scheduling.resources_in_use(session, now)
-    queued = repository.count_queued(session, tenant)
-    queue = waiting(session, tenant, snapshot, taken, now, decisions)
-    shown = drains.views(session) if names_nodes else []
+    always: dict[str, Any] = {
+        "api_started_at": api_started_at,
+        "queued": repository.count_queued(session, tenant),
+        "queue": waiting(session, tenant, snapshot, taken, now, decisions),
+        "drains": drains.views(session) if names_nodes else [],
+    }
     if snapshot is None:
-        return ClusterView(api_started_at=api_started_at, queued=queued, queue=queue, drains=shown)
+        return ClusterView(**always)
     report = DispatcherReport.from_snapshot(snapshot)
     cpus = sum(one.demand.cpus for one in taken)
     gpus = sum(one.demand.gpus for one in taken)
@@ -57,14 +60,11 @@ def view(
         allocated_gpus=gpus,
         free_cpus=max(0.0, snapshot.total_cpus - max(cpus, snapshot.used_cpus)),
         free_gpus=max(0.0, snapshot.total_gpus - max(gpus, snapshot.used_gpus)),
-        api_started_at=api_started_at,
         dispatcher_started_at=report.started_at if report else None,
         ray_version=report.ray_version if report else None,
         ray_tested=report.ray_tested if report else None,
         rest=report.ray.state if report and report.ray else None,
-        queued=queued,
-        queue=queue,
-        drains=shown,
+        **always,
     )
 
 

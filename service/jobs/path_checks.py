@@ -65,9 +65,7 @@ def check_paths(
     readable = settings.readable_folders(tenant)
     problems = _weights_problems(settings, readable, pretrained)
     if pretrained is not None and settings.check_paths and not problems:
-        record, problems = _record(readable, pretrained)
-        if not problems:
-            problems = _content_problems(pretrained, spec.backbone)
+        record, problems = _read_weights(readable, pretrained, spec.backbone)
     names = _named_datasets(spec)
     for field, dataset in ready.items():
         problems += _images_problems(settings, readable, field, names[field], dataset)
@@ -121,8 +119,10 @@ def _weights_problems(
     return []
 
 
-def _record(readable: ReadableFolders, pretrained: str) -> tuple[WeightsRecord, list[FieldProblem]]:
-    """Read the record of weights, only from files that may be read."""
+def _read_weights(
+    readable: ReadableFolders, pretrained: str, backbone: Backbone
+) -> tuple[WeightsRecord, list[FieldProblem]]:
+    """Read the record of weights, only from files that may be read, and check that the backbone can load them."""
     field, path = "backbone.pretrained", local_path(pretrained)
     try:
         # The weights of a checkpoint are in its folder.
@@ -131,19 +131,19 @@ def _record(readable: ReadableFolders, pretrained: str) -> tuple[WeightsRecord, 
                 message = f"has a related file, {file}, that {OUTSIDE}"
                 expected = readable.expected("weights")
                 return NO_RECORD, [FieldProblem(field, message, pretrained, expected)]
-        return read_record(path), []
+        record = read_record(path)
     except (OSError, ValueError) as error:
         # Perhaps only workers can read the weights; they compare the record.
         if isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError):
             return NO_RECORD, []
         message = str(error).removeprefix(f"{field}: ")
         return NO_RECORD, [FieldProblem(field, message, pretrained)]
-
-
-def _content_problems(pretrained: str, backbone: Backbone) -> list[FieldProblem]:
-    problem = weights_problem(local_path(pretrained), backbone)
-    expected = "a checkpoint of DASL, or a file of weights, of the network that backbone.name names"
-    return [FieldProblem("backbone.pretrained", problem, pretrained, expected)] if problem else []
+    if problem := weights_problem(path, backbone):
+        expected = (
+            "a checkpoint of DASL, or a file of weights, of the network that backbone.name names"
+        )
+        return record, [FieldProblem(field, problem, pretrained, expected)]
+    return record, []
 
 
 def _images_problems(

@@ -129,6 +129,5 @@ class QueueWindow:
         if len(first) < ALWAYS:
             self._reached = None
             return jobs
-        later = repository.queued(session, IN_TURN, self._reached, set(first))
-        self._reached = later.end
-        return jobs + later.jobs
+        later, self._reached = repository.queued(session, IN_TURN, self._reached, set(first))
+        return jobs + later

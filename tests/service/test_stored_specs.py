@@ -149,7 +149,7 @@ def test_newer_spec_stays_queued_and_holds_nobody_up(
     other = submit(api)
     snapshot(api, cpus=2)
     with api.database.read() as session:
-        assert [job.job_id for job in scheduling.queued(session, 10).jobs] == [other]
+        assert [job.job_id for job in scheduling.queued(session, 10)[0]] == [other]
         scheduling.queued(session, 10)
     queue = {job["id"]: job for job in api.client.get("/v1/cluster").json()["queue"]}
     version = versions.current() + 1

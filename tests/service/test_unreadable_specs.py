@@ -54,7 +54,7 @@ def test_queued_job_is_shown_with_the_reason(api: Api, spoil: Callable[[str], No
     assert reasons[bad].startswith("It cannot start: ")
     assert reasons[good] == ""
     with api.database.read() as session:
-        assert [job.job_id for job in scheduling.queued(session, 10).jobs] == [good]
+        assert [job.job_id for job in scheduling.queued(session, 10)[0]] == [good]
 
 
 def test_running_job_can_report_and_finish(api: Api, spoil: Callable[[str], None]) -> None:

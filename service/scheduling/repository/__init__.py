@@ -33,7 +33,6 @@ from service.scheduling.repository.failures import (
 )
 from service.scheduling.repository.queue import (
     Entry,
-    QueuePart,
     QueuePosition,
     first_per_account,
     front,
@@ -56,7 +55,6 @@ __all__ = [
     "AttemptView",
     "Ended",
     "Entry",
-    "QueuePart",
     "QueuePosition",
     "addresses",
     "attempts_on",

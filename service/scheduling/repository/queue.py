@@ -27,20 +27,13 @@ class QueuePosition(NamedTuple):
     job_id: str
 
 
-class QueuePart(NamedTuple):
-    """Consecutive jobs of the queue; `end` is the position of the last, `None` if the queue ends here."""
-
-    jobs: list[Queued]
-    end: QueuePosition | None
-
-
 def queued(
     session: Session,
     limit: int,
     after: QueuePosition | None = None,
     without: Collection[str] = (),
-) -> QueuePart:
-    """Return queued jobs by rank, then oldest first.
+) -> tuple[list[Queued], QueuePosition | None]:
+    """Return queued jobs by rank, then oldest first, and the position of the last; `None` if the queue ends here.
 
     Jobs with an unreadable spec are left out (`why_unreadable`).
 
@@ -51,7 +44,7 @@ def queued(
     """
     part = _positions(session, limit, after, without)
     jobs = load_queued(session, [position.job_id for position in part])
-    return QueuePart(jobs, part[-1] if len(part) == limit else None)
+    return jobs, part[-1] if len(part) == limit else None
 
 
 _QUEUED = (
