@@ -36,7 +36,7 @@ from service.worker_api import endpoints as worker_endpoints
 from service.worker_api import searches as worker_searches
 from service.worker_api.searches import IDLE
 from tests.service.test_deletion import finalize
-from tests.support.api_under_test import Api, Worker, refused, snapshot
+from tests.support.api_under_test import Api, TaskRun, Worker, refused, snapshot
 from tests.support.databases import waits_for_lock
 from tests.support.polling import until
 
@@ -80,21 +80,10 @@ def requested(api: Api, checkpoint: str, kind: str = "embeddings", **body: Any) 
     return str(answer.json()["id"])
 
 
-class Run:
-    """A run of a task."""
-
-    def __init__(self, api: Api, task: str, kind: Any = model_runs) -> None:
-        self.api = api
-        self.path, self.headers = api.task(kind, task)
-
-    def post(self, action: str, **body: Any) -> Any:
-        return self.api.client.post(f"{self.path}/{action}", json=body, headers=self.headers)
-
-
 def embedded(api: Api, checkpoint: str, content: bytes = b"vectors", **settings: Any) -> str:
     """Let a run write the file of an embedding; return its id."""
     run_id = requested(api, checkpoint, **settings)
-    run = Run(api, run_id)
+    run = TaskRun(api, run_id)
     uri = f"{run.post('start').json()['artifacts_uri']}/1"
     file = Path(uri.removeprefix("file://")) / "embedding-00000.parquet"
     file.parent.mkdir(parents=True)
@@ -136,7 +125,7 @@ def test_embedding_is_requested_once_and_downloaded(api: Api) -> None:
         "files": [],
     }
     assert {name: view[name] for name in expected} == expected
-    run = Run(api, view["id"])
+    run = TaskRun(api, view["id"])
     started = run.post("start").json()
     names = {file["name"] for file in started["checkpoint"]["files"]}
     assert names == {"backbone.safetensors", "model.json", "metrics.json"}
@@ -175,7 +164,7 @@ def test_evaluation_and_export_are_requested(api: Api) -> None:
     evaluation = requested(
         api, checkpoint, "evaluations", settings={"linear": True, "holdout": {"fraction": 0.5}}
     )
-    run = Run(api, evaluation)
+    run = TaskRun(api, evaluation)
     settings = run.post("start").json()["settings"]
     assert settings["linear"]["epochs"] == 100
     assert (settings["holdout"]["fraction"], settings["on"]) == (0.5, "backbone")
@@ -184,7 +173,7 @@ def test_evaluation_and_export_are_requested(api: Api) -> None:
     assert shown(api, evaluation)["result"] == result
     export = post(api, checkpoint, "exports", format="onnx").json()
     assert (export["dataset_id"], export["settings"]) == (None, {"format": "onnx"})
-    started = Run(api, export["id"]).post("start").json()
+    started = TaskRun(api, export["id"]).post("start").json()
     assert (started["dataset"], started["gpu_is_free"]) == (None, False)
     for kind, run_id in (("evaluations", evaluation), ("exports", export["id"])):
         listed = api.client.get(f"/v1/checkpoints/{checkpoint}/{kind}").json()["data"]
@@ -194,7 +183,7 @@ def test_evaluation_and_export_are_requested(api: Api) -> None:
 def test_free_gpu_is_told(api: Api) -> None:
     checkpoint = trained(api)
     snapshot(api, cpus=4, gpus=1)
-    assert Run(api, requested(api, checkpoint)).post("start").json()["gpu_is_free"]
+    assert TaskRun(api, requested(api, checkpoint)).post("start").json()["gpu_is_free"]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +284,7 @@ def test_concurrent_requests_of_a_token_are_counted_one_after_another(api: Api) 
 def test_failed_run_is_repeated(api: Api) -> None:
     checkpoint = trained(api)
     first = requested(api, checkpoint)
-    run = Run(api, first)
+    run = TaskRun(api, first)
     run.post("start")
     error = {"type": "ValueError", "message": "the folder is missing"}
     assert run.post("finish", state="failed", error=error).status_code == 204
@@ -338,7 +327,7 @@ def test_run_ends_with_its_checkpoint(api: Api) -> None:
     assert worker is not None
     checkpoint = checkpoint_of(worker)
     checkpoint_of(worker, 2)
-    run = Run(api, requested(api, checkpoint))
+    run = TaskRun(api, requested(api, checkpoint))
     run.post("start")
     assert api.client.delete(f"/v1/checkpoints/{checkpoint}").status_code == 204
     refused(run.post("heartbeat"), 409, None, "stale-attempt")
@@ -349,7 +338,7 @@ def test_retention_keeps_a_checkpoint_until_its_run_has_ended(api: Api) -> None:
     api.dataset()
     worker = training(api, checkpoints={"keep_last": 1, "keep_best": 0})
     first = checkpoint_of(worker)
-    run = Run(api, requested(api, first))
+    run = TaskRun(api, requested(api, first))
     run.post("start")
     checkpoint_of(worker, 2)
     with api.database.read() as session:
@@ -449,7 +438,7 @@ def test_neighbors_are_asked_of_a_search(api: Api) -> None:
     asking = Asking(api, checkpoint)
     by_key = asking.key(image="a.png", k=1)
     search = search_of(api, embedding)
-    run = Run(api, search, searches)
+    run = TaskRun(api, search, searches)
     started = run.post("start").json()
     assert started["embedding"]["files"][0]["name"] == "embedding-00000.parquet"
     assert started["settings"]["features"] == "pooled"
@@ -482,7 +471,7 @@ def test_images_of_questions_are_bounded(api: Api, monkeypatch: pytest.MonkeyPat
     embedding = embedded(api, checkpoint)
     asking = Asking(api, checkpoint)
     first = asking.file(b"8 bytes!")
-    run = Run(api, search_of(api, embedding), searches)
+    run = TaskRun(api, search_of(api, embedding), searches)
     second = asking.file(b"8 bytes?")
     until(lambda: open_questions(api) == 2 or None, "two questions", 60, pause=0.01)
     api.context.search_threads.per_token = 2
@@ -529,7 +518,7 @@ def test_search_ends_when_nobody_asks(api: Api, monkeypatch: pytest.MonkeyPatch)
     problem = refused(api.client.get(path, params={"image": "a"}), 503, None, "search-starting")
     assert problem["status"] == 503
     search = search_of(api, embedding)
-    run = Run(api, search, searches)
+    run = TaskRun(api, search, searches)
     run.post("start")
     with api.database.write() as session:
         session.get_one(Search, search).asked_at -= IDLE + timedelta(seconds=1)
@@ -562,7 +551,7 @@ def test_failed_search_says_why(api: Api) -> None:
     checkpoint = trained(api)
     embedding = embedded(api, checkpoint)
     asked = Asking(api, checkpoint).key(image="a.png")
-    run = Run(api, search_of(api, embedding), searches)
+    run = TaskRun(api, search_of(api, embedding), searches)
     run.post("start")
     error = {"type": "OSError", "message": "the disk is full"}
     assert run.post("finish", state="failed", error=error).status_code == 204
@@ -582,7 +571,7 @@ def test_webhooks_are_notified_by_kind_and_not_of_searches(
     embedding = embedded(api, checkpoint)
     api.client.get(f"/v1/checkpoints/{checkpoint}/neighbors", params={"image": "a.png"})
     search = search_of(api, embedding)
-    assert Run(api, search, searches).post("finish", state="succeeded").status_code == 204
+    assert TaskRun(api, search, searches).post("finish", state="succeeded").status_code == 204
     with api.database.read() as session:
         messages = [row.message for row in session.scalars(select(WebhookDelivery))]
     [ended] = [each for each in messages if not each["type"].startswith("job.")]

@@ -10,7 +10,7 @@ from service.db.models import Dataset, Preparation
 from service.dispatcher.garbage import Garbage
 from service.tasks.repository import preparations
 from service.tasks.service import MAX_PENDING
-from tests.support.api_under_test import Api, current_version, refused
+from tests.support.api_under_test import Api, TaskRun, current_version, refused
 
 SPEC = {"backbone": {"image_size": 64}, "train": {"image_cache": "jpeg"}}
 RESULT = {"images": 7, "cached": 6, "form": "jpeg", "bytes": 100, "shared": True, "unreadable": 1}
@@ -28,17 +28,6 @@ def requested(api: Api, dataset: str, size: int = 64) -> str:
 
 def shown(api: Api, preparation: str) -> Any:
     return api.client.get(f"/v1/preparations/{preparation}").json()
-
-
-class Run:
-    """The run of a preparation."""
-
-    def __init__(self, api: Api, preparation: str) -> None:
-        self.api = api
-        self.path, self.headers = api.task(preparations, preparation)
-
-    def post(self, action: str, **body: Any) -> Any:
-        return self.api.client.post(f"{self.path}/{action}", json=body, headers=self.headers)
 
 
 def test_preparation_is_requested_once_and_watched(api: Api) -> None:
@@ -59,7 +48,7 @@ def test_preparation_is_requested_once_and_watched(api: Api) -> None:
     }
     assert {name: preparation[name] for name in expected} == expected
 
-    run = Run(api, preparation["id"])
+    run = TaskRun(api, preparation["id"], preparations)
     started = run.post("start").json()
     assert started["dataset"]["id"] == dataset
     assert [started[name] for name in ("image_size", "channels", "image_cache")] == [64, 3, "jpeg"]
@@ -93,7 +82,7 @@ def test_other_settings_versions_and_failures_are_prepared_again(api: Api) -> No
         session.add(current_version(row))
     newer = requested(api, dataset)
     assert shown(api, newer)["dataset_version"] == 2
-    run = Run(api, newer)
+    run = TaskRun(api, newer, preparations)
     run.post("start")
     error = {"type": "not-prepared", "message": "none of the images could be cached"}
     assert run.post("finish", state="failed", error=error).status_code == 204
@@ -141,7 +130,7 @@ def test_pending_preparations_of_a_token_are_limited(api: Api) -> None:
 def test_deleted_preparation_stops_and_can_be_requested_again(api: Api, garbage: Garbage) -> None:
     dataset = api.dataset()
     preparation = requested(api, dataset)
-    run = Run(api, preparation)
+    run = TaskRun(api, preparation, preparations)
     run.post("start")
     assert api.client.delete(f"/v1/preparations/{preparation}").status_code == 204
     refused(run.post("heartbeat"), 409, None, "stale-attempt")

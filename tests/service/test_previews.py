@@ -240,10 +240,3 @@ def test_previews_are_counted_and_the_oldest_go_when_the_store_is_full(
     assert stored() == (1, sizes[1])
     assert shrink(0) == [waiting]
     assert stored() == (0, 0)
-
-
-def test_run_of_a_deleted_preview_is_over(api: Api) -> None:
-    preview = requested(api, api.dataset())
-    path, headers = api.preview(preview)
-    assert api.client.delete(f"/v1/previews/{preview}").status_code == 204
-    refused(api.client.post(f"{path}/start", headers=headers), 409, None, "stale-attempt")

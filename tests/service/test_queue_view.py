@@ -72,32 +72,34 @@ def test_queue_says_what_each_job_waits_for(api: Api) -> None:
     assert (queue[short]["reason"], queue[short]["starts_by"]) == ("", None)
 
 
-def test_queue_says_that_the_artifact_store_is_away(api: Api) -> None:
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NO_STORE = StoreReport(checked_at=NOW, problem="away")
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits_for", "reason"),
+    [
+        ({"store": NO_STORE}, "store", "Waiting for the artifact store, which cannot be written"),
+        # As where only the address of the workers is down.
+        ({"api_answers": False}, "api", "Waiting for the API, which does not answer"),
+        (None, None, "Waiting for Ray, which does not answer"),
+    ],
+)
+def test_queue_says_what_is_away(
+    api: Api, changes: dict[str, Any] | None, waits_for: str | None, reason: str
+) -> None:
     api.dataset()
     api.submit()
     snapshot(api, cpus=4)
-    assert [job["waits_for"] for job in queue_of(api)] == [None]
-    now = datetime.now(UTC)
-    report = DispatcherReport(started_at=now, store=StoreReport(checked_at=now, problem="away"))
+    assert [(job["waits_for"], job["reason"]) for job in queue_of(api)] == [(None, "")]
     with api.database.write() as session:
         stored = session.scalars(select(ClusterSnapshot)).one()
+        stored.alive = changes is not None
+        report = DispatcherReport(started_at=NOW, **changes or {})
         stored.dispatcher = report.model_dump(mode="json")
     [job] = queue_of(api)
-    assert job["waits_for"] == "store"
-    assert "the artifact store" in job["reason"]
-
-
-def test_queue_says_that_the_dispatcher_does_not_reach_the_api(api: Api) -> None:
-    """As where only the address of the workers is down."""
-    api.dataset()
-    api.submit()
-    snapshot(api, cpus=4)
-    report = DispatcherReport(started_at=datetime.now(UTC), api_answers=False)
-    with api.database.write() as session:
-        stored = session.scalars(select(ClusterSnapshot)).one()
-        stored.dispatcher = report.model_dump(mode="json")
-    [job] = queue_of(api)
-    assert (job["waits_for"], "the API" in job["reason"]) == ("api", True)
+    assert job["waits_for"] == waits_for
+    assert job["reason"].startswith(reason)
 
 
 def test_only_admins_see_ids_and_addresses_of_nodes(api: Api) -> None:
@@ -111,16 +113,6 @@ def test_only_admins_see_ids_and_addresses_of_nodes(api: Api) -> None:
         ("n1", "127.0.0.1"),
         ("n2", "127.0.0.1"),
     ]
-
-
-def test_queue_names_unavailable_ray_as_reason(api: Api) -> None:
-    api.dataset()
-    api.submit()
-    snapshot(api, cpus=4)
-    with api.database.write() as session:
-        session.scalars(select(ClusterSnapshot)).one().alive = False
-    (job,) = queue_of(api)
-    assert job["reason"].startswith("Waiting for Ray, which does not answer")
 
 
 def test_queue_order_follows_changed_priority(api: Api) -> None:

@@ -19,7 +19,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.nodes import Node
 from service.settings import Settings
-from service.tasks.repository import Tasks, previews
+from service.tasks.repository import Tasks, model_runs, previews
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
 from tests.support.runs import submission_id
@@ -124,6 +124,17 @@ class Api:
     def preview(self, preview_id: str) -> tuple[str, dict[str, str]]:
         """Start the run of a preview."""
         return self.task(previews, preview_id)
+
+
+class TaskRun:
+    """The run of a task, by default of a finished model."""
+
+    def __init__(self, api: Api, task_id: str, tasks: Tasks[Any] = model_runs) -> None:
+        self.api = api
+        self.path, self.headers = api.task(tasks, task_id)
+
+    def post(self, action: str, **body: Any) -> Any:
+        return self.api.client.post(f"{self.path}/{action}", json=body, headers=self.headers)
 
 
 @dataclass

@@ -45,8 +45,13 @@ def kinds(there: list[tuple[Worker, int]]) -> Counter[Worker]:
 
 @given(placed(), workers)
 def test_estimated_room_exists_for_any_placement_of_others(world: Placed, worker: Worker) -> None:
+    """On one node, and on empty nodes, the estimate is exact."""
     nodes, left, there = world
-    assert sure_places(nodes, kinds(there), worker) <= places(left, worker)
+    sure = sure_places(nodes, kinds(there), worker)
+    assert sure <= places(left, worker)
+    assert sure_places(nodes, Counter(), worker) == places(nodes, worker)
+    if len(nodes) == 1:
+        assert sure == places(left, worker)
 
 
 @given(placed(alike=True))
@@ -56,19 +61,6 @@ def test_packing_is_exact_for_equal_workers(
     nodes, left, there = world
     for worker in kinds(there):
         assert sure_places(nodes, kinds(there), worker) == places(left, worker)
-
-
-@given(placed(), workers)
-def test_on_one_node_it_is_exact(world: Placed, worker: Worker) -> None:
-    nodes, left, there = world
-    if len(nodes) == 1:
-        assert sure_places(nodes, kinds(there), worker) == places(left, worker)
-
-
-@given(st.lists(sizes, min_size=1, max_size=4), workers)
-def test_on_empty_nodes_it_is_exact(totals: list[tuple[int, int]], worker: Worker) -> None:
-    nodes = [room(*total) for total in totals]
-    assert sure_places(nodes, Counter(), worker) == places(nodes, worker)
 
 
 @pytest.mark.parametrize(

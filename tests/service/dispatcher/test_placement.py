@@ -9,7 +9,7 @@ from sqlalchemy import event
 
 from dasl_core.spec import Resources
 from service import lifecycle
-from service.db.models import Attempt, Drain, Job
+from service.db.models import Drain, Job
 from service.runs.endings import Retry
 from service.scheduling import repository as scheduling
 from service.scheduling.admission import SHRINK_AFTER
@@ -248,20 +248,6 @@ def test_job_between_two_attempts_holds_what_the_last_one_had(world: World) -> N
     with world.database.read() as session:
         (held,) = scheduling.running(session, world.now())
     assert held.demand.workers == 1
-
-
-def test_attempt_that_a_newer_version_stops_does_not_block_the_others(world: World) -> None:
-    stopped = world.add_job()
-    world.tick()
-    train(world, stopped, a=1)
-    with world.database.write() as session:
-        attempt = session.get_one(Attempt, (stopped, 1))
-        attempt.stop_reason, attempt.stop_requested_at = "of a newer version", world.now()
-    other = world.add_job()
-    world.tick()
-    assert world.status(other) == JobStatus.STARTING
-    stop(world, stopped)
-    assert world.status(stopped) == JobStatus.QUEUED
 
 
 BROKEN = {"type": "RuntimeError", "message": "CUDA error: uncorrectable ECC error"}

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from service.db.models import Attempt
 from service.runs.endings import Retry
-from service.scheduling.admission import Queued, Running
+from service.scheduling.admission import Queued, Running, occupied
 from service.scheduling.nodes import Node
-from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.preemption import MIN_RUNTIME, Candidate, Rank, victims
 from service.states import JobStatus
@@ -42,10 +41,7 @@ def candidates(draw: st.DrawFn) -> list[Candidate]:
 
 
 def fits(job: Queued, held: list[Candidate]) -> bool:
-    occupancy = Occupancy(NODES)
-    for each in held:
-        occupancy.change(each.holds.demand, each.holds.placement, +1)
-    return occupancy.fits(job.demand)
+    return occupied(NODES, [each.holds for each in held]).fits(job.demand)
 
 
 @given(
@@ -160,19 +156,15 @@ def preempted(world: World) -> str:
     return low
 
 
-@pytest.mark.parametrize("retry", [Retry.LIMITED, Retry.UNLESS_REPEATED, Retry.INFRASTRUCTURE])
+@pytest.mark.parametrize("retry", [item for item in Retry if item != Retry.FREE])
 def test_failure_while_giving_way_uses_no_restart(world: World, retry: Retry) -> None:
+    """An error that would repeat ends the job."""
     low = preempted(world)
     error = {"type": "OSError", "message": "The disk is full"}
     world.worker_finishes(low, "failed", error=error, retry=retry)
-    assert world.status(low) == JobStatus.RETRY_WAIT
+    expected = JobStatus.FAILED if retry == Retry.NEVER else JobStatus.RETRY_WAIT
+    assert world.status(low) == expected
     assert (world.job(low).restarts, world.job(low).infrastructure_failures) == (0, 0)
-
-
-def test_error_that_would_repeat_ends_a_job_that_gives_way(world: World) -> None:
-    low = preempted(world)
-    world.worker_finishes(low, "failed", error={"type": "ValueError"}, retry=Retry.NEVER)
-    assert world.status(low) == JobStatus.FAILED
 
 
 def test_reason_of_a_newer_version_is_a_request_to_save(world: World) -> None:
@@ -182,7 +174,10 @@ def test_reason_of_a_newer_version_is_a_request_to_save(world: World) -> None:
         attempt = session.get_one(Attempt, (job, 1))
         attempt.stop_reason, attempt.stop_requested_at = "eclipse", world.now()
     assert world.worker_sends_heartbeat(job) == "pause"
+    other = world.add_job()
     world.tick()
+    assert world.status(other) == JobStatus.STARTING, "it blocks no other job"
+    world.cancel(other)
     world.worker_finishes(job, "paused")
     assert world.status(job) == JobStatus.QUEUED
     assert world.events(job)[-1] == "Job queued again. Attempt 1 was stopped by the service"
