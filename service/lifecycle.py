@@ -6,8 +6,6 @@ messages of webhooks about it, in the same transaction. The first transaction to
 it is the last event of the job. The caller commits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Dependencies that load the row whose id the request path has, if it belongs to the caller's tenant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Drain and undrain nodes. The caller commits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated

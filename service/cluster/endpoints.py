@@ -1,7 +1,5 @@
 """`/v1/cluster`: nodes, resources and queue."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter
 
 from service.api.auth import Operator, Reader

@@ -1,7 +1,5 @@
 """A tenant's queue in the order of admission, with the reason why each job waits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """SQL of the queue and of drained nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of the cluster, and the readiness of the service."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Curves of an experiment: a metric of each variant over common steps of its seeds."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`/v1/experiments`: submit groups of jobs, and compare their variants over seeds."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Literal
 

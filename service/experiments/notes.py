@@ -1,7 +1,5 @@
 """Notes on the limits of an experiment's results."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean

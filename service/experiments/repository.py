@@ -1,7 +1,5 @@
 """SQL of experiments."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

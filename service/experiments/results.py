@@ -1,7 +1,5 @@
 """Results of an experiment: metrics of its variants over seeds, differences from the baseline, and verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Requests about experiments."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Self
 
 from pydantic import (

@@ -1,7 +1,5 @@
 """Find, show, cancel and delete experiments. The caller commits."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product

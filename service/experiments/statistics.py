@@ -4,8 +4,6 @@ Pure Python and deterministic. The intervals cover only what the seed changes (i
 images): the images are the same for all seeds.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

@@ -1,7 +1,5 @@
 """Submit experiments: check all variants, then queue all jobs or none. The caller commits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

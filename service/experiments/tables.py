@@ -1,7 +1,5 @@
 """Results of an experiment as CSV and Markdown."""
 
-from __future__ import annotations
-
 import csv
 from io import StringIO
 

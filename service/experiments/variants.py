@@ -1,7 +1,5 @@
 """Variants of a base spec, and the specs of their jobs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

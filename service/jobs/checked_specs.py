@@ -3,8 +3,6 @@
 A file system may hang, so the checks run in separate threads: only requests that name paths wait for it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated

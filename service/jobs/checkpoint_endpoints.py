@@ -1,7 +1,5 @@
 """`/v1/jobs/{id}/checkpoints` and `/artifacts`: the files that a job produced."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Clones: a job's spec with changes, and the checkpoint that the clone continues from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

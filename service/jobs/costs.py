@@ -1,7 +1,5 @@
 """Estimate a job's time, memory and disk, and warn of surprising costs."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

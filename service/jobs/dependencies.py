@@ -1,7 +1,5 @@
 """Dependencies that load the job of the request path, if it belongs to the caller's tenant."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from service.api.own import to_change, to_read

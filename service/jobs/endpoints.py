@@ -1,7 +1,5 @@
 """`/v1/jobs`: submit, list, show, change, cancel, pause, resume and clone jobs."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`/v1/jobs/{id}/events` and `/logs`: a job's history, stored or live."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Requests with an `Idempotency-Key`: a repeated one gets the first answer."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

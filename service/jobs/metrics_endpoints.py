@@ -1,7 +1,5 @@
 """`/v1/jobs/{id}/metrics` and `/v1/metrics`: metrics of a job, or of several in one answer."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Check that the folders and weights that a spec names exist, and that they and its servers are allowed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

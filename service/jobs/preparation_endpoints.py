@@ -1,7 +1,5 @@
 """`/v1/preparations` and `/v1/datasets/{id}/preparations`: decode a data set in advance."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated
 

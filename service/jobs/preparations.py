@@ -1,7 +1,5 @@
 """Request preparations: resolve a spec like a job's, and queue the decoding."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session

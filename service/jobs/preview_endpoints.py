@@ -1,7 +1,5 @@
 """`/v1/datasets/{id}/previews` and `/v1/previews`: draw views of a data set as a spec would."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Request previews: resolve a spec like a job's, and queue the drawing."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

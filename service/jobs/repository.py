@@ -1,7 +1,5 @@
 """SQL for jobs and their tags, attempts, evaluations and events."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Requests about jobs, and the answers with an estimate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 

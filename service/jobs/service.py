@@ -1,7 +1,5 @@
 """Find and change a tenant's jobs. The caller commits."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """Live streams of a job's events and log, from a position on."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 

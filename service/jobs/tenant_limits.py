@@ -1,7 +1,5 @@
 """Limits of a tenant that are checked at submission, at changes and for clones."""
 
-from __future__ import annotations
-
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem

@@ -1,7 +1,5 @@
 """Build answers from the rows of jobs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from service.db.models import Job

@@ -1,7 +1,5 @@
 """`/v1/checkpoints/{id}/evaluations`, `/embeddings` and `/exports`, and `/v1/model-runs`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any

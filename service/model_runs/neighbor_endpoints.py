@@ -1,7 +1,5 @@
 """`/v1/checkpoints/{id}/neighbors`: the nearest images of an embedding."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Annotated, Any

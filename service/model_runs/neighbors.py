@@ -4,8 +4,6 @@ The API has neither the vectors nor the network, and runs do not accept connecti
 rows in the database, which the search polls.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 

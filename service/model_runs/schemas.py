@@ -1,7 +1,5 @@
 """Requests about runs of finished models."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """Request runs of finished models: check the settings against the checkpoint's spec, and queue the run."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests about previews."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field

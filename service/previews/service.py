@@ -1,7 +1,5 @@
 """Views of previews, and downloads of their files."""
 
-from __future__ import annotations
-
 import mimetypes
 from typing import Any
 

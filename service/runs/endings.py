@@ -1,7 +1,5 @@
 """Endings of runs, and whether another run follows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum

@@ -10,8 +10,6 @@ Two rules use the reports of a run:
   not count as hanging.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from service.db.models import Run

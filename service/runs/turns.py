@@ -1,7 +1,5 @@
 """Tenants take turns: the order in which their owners of runs get one of a few places."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 

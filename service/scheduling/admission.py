@@ -26,8 +26,6 @@ Quotas. The first waiting job of a token or tenant also has a reservation within
 do not delay the time from which the quota allows it. Jobs of others are not affected.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -8,8 +8,6 @@ The limit has no labels, GPU types or memory. Jobs that request these, jobs that
 no limit take turns by the clock: a request contains one of them, so that a wrong label only delays the others.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections import Counter

@@ -1,7 +1,5 @@
 """Whether a job could ever start on the cluster."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Decisions on the first jobs of the queue, for the API."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

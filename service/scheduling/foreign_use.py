@@ -1,7 +1,5 @@
 """Use of a shared Ray's nodes by programs other than DASL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 

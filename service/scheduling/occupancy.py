@@ -1,7 +1,5 @@
 """Occupancy: the resources of a cluster that jobs hold, on known or unknown nodes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self

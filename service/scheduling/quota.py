@@ -1,7 +1,5 @@
 """Quotas of the running jobs of an account or tenant, and the part that is kept for a waiting job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime

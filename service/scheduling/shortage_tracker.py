@@ -1,7 +1,5 @@
 """How long queued jobs have lacked nodes; an elastic job may then start with fewer workers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 

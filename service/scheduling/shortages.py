@@ -1,7 +1,5 @@
 """Messages to users about jobs that wait for room or for machines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from service.scheduling.nodes import Cluster, Node

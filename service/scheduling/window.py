@@ -1,7 +1,5 @@
 """The part of a long queue that one round of admission considers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice

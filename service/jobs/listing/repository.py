@@ -1,7 +1,5 @@
 """SQL of the list of jobs in any order, page by page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

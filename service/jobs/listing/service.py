@@ -1,7 +1,5 @@
 """The sorted list of jobs, and their summaries."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

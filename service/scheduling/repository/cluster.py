@@ -1,7 +1,5 @@
 """SQL of the cluster: the last snapshot of its nodes, and the drained ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any

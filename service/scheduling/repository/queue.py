@@ -1,7 +1,5 @@
 """SQL of the queue: queued jobs in their order, with the input of admission."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple

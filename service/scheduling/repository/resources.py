@@ -1,7 +1,5 @@
 """SQL of the resources, time limit and used time of jobs, and of the quotas of GPUs."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
