@@ -239,8 +239,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
         if job.status == JobStatus.STARTING:
             _move(session, job, JobStatus.RUNNING, f"Attempt {number} is running")
         return _end(session, job, JobStatus.SUCCEEDED, "Job succeeded", error=None)
-    note = ". It had to be killed and will repeat the steps after its last checkpoint"
-    note = note if ending.forced else ""
+    killed = ". It had to be killed and will repeat the steps after its last checkpoint"
+    note = killed if ending.forced else ""
     if outcome == "paused" and job.desired == Desired.PAUSE:
         return _pause(session, job, "Job paused" + note)
     if job.desired == Desired.CANCEL or outcome == "cancelled":
@@ -388,8 +388,7 @@ def request_stop(
     The reason decides what happens to the job. The first request of an attempt counts, but requests of people take
     precedence. `why` is a sentence for the job's owner, without a full stop; not needed for a shutdown or drain.
     """
-    job = lock_job(session, job_id)
-    attempt = session.get(Attempt, (job_id, number), populate_existing=True)
+    job, attempt = _lock(session, job_id, number)
     if job is None or attempt is None or job.attempt != number or job.desired != Desired.RUN:
         return False
     if attempt.stop_reason is not None or attempt.state not in LIVE_ATTEMPT:
@@ -469,14 +468,18 @@ def start_stopping(session: Session, job_id: str) -> bool:
     return _move(session, job, to, f"Job is being {participle}")
 
 
+def _lock(session: Session, job_id: str, number: int) -> tuple[Job | None, Attempt | None]:
+    job = lock_job(session, job_id)
+    return job, session.get(Attempt, (job_id, number), populate_existing=True)
+
+
 def lock_live_attempt(session: Session, job_id: str, number: int) -> tuple[Job, Attempt]:
     """Lock a job and its attempt for a request of that attempt.
 
     Raises:
         StaleAttempt: the attempt is not the job's newest, or has ended.
     """
-    job = lock_job(session, job_id)
-    attempt = session.get(Attempt, (job_id, number), populate_existing=True)
+    job, attempt = _lock(session, job_id, number)
     if job is None or attempt is None or job.attempt != number:
         raise StaleAttempt(f"attempt {number} of {job_id} was superseded")
     if JobStatus(job.status) in TERMINAL or AttemptState(attempt.state) not in LIVE_ATTEMPT:
@@ -540,8 +543,7 @@ def attach_log_tail(session: Session, job_id: str, number: int, lines: list[str]
 
     This is a separate step, because a driver's log is complete only after the attempt has ended.
     """
-    job = lock_job(session, job_id)
-    attempt = session.get(Attempt, (job_id, number), populate_existing=True)
+    job, attempt = _lock(session, job_id, number)
     if job is None or attempt is None:
         return
     if attempt.error is not None:

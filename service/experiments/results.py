@@ -147,9 +147,10 @@ def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult
     assert verdict is not None
     pairs = 0 if difference is None else difference.n
     if verdict == "too_few_seeds" or difference is None or difference.t_interval is None:
+        seeds = "1 seed has" if pairs == 1 else f"{pairs} seeds have"
         return (
-            f"{variant}: too few seeds to say whether it differs from {baseline} in {metric}: {_seeds(pairs)} ended in "
-            f"both, and {FEWEST_PAIRS} are needed."
+            f"{variant}: too few seeds to say whether it differs from {baseline} in {metric}: {seeds} ended in both, and "
+            f"{FEWEST_PAIRS} are needed."
         )
     low, high = (_signed(bound, metric) for bound in difference.t_interval)
     unit = " points" if is_share_of_images(metric) else ""
@@ -160,10 +161,6 @@ def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult
             sentence += " The difference is at most one of the held-out images."
         return sentence
     return f"{variant}: {verdict} than {baseline} in {metric} ({evidence}, {pairs} seeds)."
-
-
-def _seeds(pairs: int) -> str:
-    return "1 seed has" if pairs == 1 else f"{pairs} seeds have"
 
 
 def _signed(difference: float, metric: str) -> str:

@@ -14,6 +14,7 @@ _COLUMNS = (
     *(f"{kind}_{end}" for kind in ("t", "bootstrap") for end in ("low", "high")),
     "verdict",
 )
+_DIRECTIONS = {None: "", True: " (higher is better)", False: " (lower is better)"}
 _WORDS = {None: "", "no_difference": "no difference", "too_few_seeds": "too few seeds"}
 
 
@@ -46,7 +47,7 @@ def as_markdown(results: Results) -> str:
     parts = []
     for table in results.metrics:
         lines = [
-            f"**{table.metric}**{_direction(table)}",
+            f"**{table.metric}**{_DIRECTIONS[table.larger_is_better]}",
             "",
             f"| variant | n | mean | std | min to max | minus {_cell(results.baseline)} | t interval | bootstrap "
             "interval | verdict |",
@@ -60,12 +61,6 @@ def as_markdown(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _direction(table: MetricResult) -> str:
-    if table.larger_is_better is None:
-        return ""
-    return f" ({'higher' if table.larger_is_better else 'lower'} is better)"
-
-
 def _line(result: VariantResult) -> str:
     summary, difference = result.summary, result.difference
     cells = [_cell(result.variant)]
@@ -73,7 +68,8 @@ def _line(result: VariantResult) -> str:
         cells += ["0", "", "", ""]
     else:
         spread = f"{summary.min:.4g} to {summary.max:.4g}"
-        cells += [str(summary.n), f"{summary.mean:.4g}", _number(summary.std), spread]
+        std = "" if summary.std is None else f"{summary.std:.3g}"
+        cells += [str(summary.n), f"{summary.mean:.4g}", std, spread]
     cells += ["", "", ""] if difference is None else _difference_cells(difference)
     cells.append(_WORDS.get(result.verdict, str(result.verdict)))
     return f"| {' | '.join(cells)} |"
@@ -85,10 +81,6 @@ def _difference_cells(difference: DifferenceView) -> list[str]:
         "" if bounds is None else f"{bounds[0]:+.3g} to {bounds[1]:+.3g}" for bounds in intervals
     ]
     return [f"{difference.mean:+.3g} (n {difference.n})", *cells]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
 
 
 def _cell(text: str) -> str:

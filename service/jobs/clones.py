@@ -19,7 +19,7 @@ from service.api.problems import Problem, field_problem, spec_problem
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.db.locks import lock_job
-from service.db.models import Checkpoint, Job
+from service.db.models import Checkpoint
 from service.db.session import Database
 from service.jobs import repository, service
 from service.jobs.path_checks import CheckedSpec
@@ -81,7 +81,7 @@ def find_start_checkpoint(
         Problem: 409, the job has no checkpoint; 422, it has none with this id, or none is the best.
     """
     if checkpoint_id == "best":
-        checkpoint = _best_checkpoint(session, lock_job(session, job_id))
+        checkpoint = _best_checkpoint(session, job_id)
     elif checkpoint_id == "newest":
         # Wait for a registration in progress: it may retire the previous checkpoint before the new one is visible.
         lock_job(session, job_id)
@@ -107,8 +107,8 @@ def find_start_checkpoint(
     return checkpoint
 
 
-def _best_checkpoint(session: Session, job: Job | None) -> Checkpoint | None:
-    if job is None:
+def _best_checkpoint(session: Session, job_id: str) -> Checkpoint | None:
+    if (job := lock_job(session, job_id)) is None:
         return None
     policy = job.resolved_spec.checkpoints
     ranked = retention.best_first(policy, checkpoints.lock_all(session, job.id))

@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from dasl_core.spec import DatasetFacts, Estimate, ResolvedJobSpec, seconds_on_cores
+from dasl_core.spec import DatasetFacts, ResolvedJobSpec, seconds_on_cores
 from dasl_core.spec import estimate as estimate_cost
 from dasl_core.spec.resolve.estimate import LEAST_AROUND, MOST_AROUND
 from service.jobs import repository
@@ -45,16 +45,11 @@ def estimate(
         machine = (worker.cpus * workers, worker.gpus * workers)
         seconds = _by_earlier_job(session, tenant, resolved, machine, images)
         if seconds is None and not worker.gpus:
-            seconds = _by_computation(costs, resolved, worker.cpus * workers)
+            bounds = seconds_on_cores(costs, resolved, worker.cpus * workers)
+            if bounds is not None:
+                low, high = (round(bound, 1) for bound in bounds)
+                seconds = Seconds(low=low, high=high, source="computation")
     return JobEstimate(**costs.model_dump(), seconds=seconds)
-
-
-def _by_computation(costs: Estimate, resolved: ResolvedJobSpec, cores: int) -> Seconds | None:
-    bounds = seconds_on_cores(costs, resolved, cores)
-    if bounds is None:
-        return None
-    low, high = bounds
-    return Seconds(low=round(low, 1), high=round(high, 1), source="computation")
 
 
 def _by_earlier_job(

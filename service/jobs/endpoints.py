@@ -31,8 +31,6 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
 
 _TEXT = r"^[^\x00]+$"
 
-EXPERIMENT_ID = Query(max_length=40, pattern=r"^[\x21-\x7e]+$", description="Id of an experiment.")
-
 
 def _known_method(name: str | None) -> str | None:
     if name is not None and name not in METHODS:
@@ -89,7 +87,10 @@ def list_jobs(
     tag: Annotated[
         str | None, Query(max_length=130, pattern=r"^[^\x00-\x1f]+$", description="`key:value`")
     ] = None,
-    experiment: Annotated[str | None, EXPERIMENT_ID] = None,
+    experiment: Annotated[
+        str | None,
+        Query(max_length=40, pattern=r"^[\x21-\x7e]+$", description="Id of an experiment."),
+    ] = None,
     dataset: Annotated[
         str | None, Query(max_length=200, pattern=_TEXT, description="Id or name.")
     ] = None,

@@ -30,8 +30,7 @@ class EventStream:
         """Read the events since the last poll; the stream ends after the last event of a job that has ended."""
         with self.context.database.read() as session:
             # Read the status first: if it is terminal, no event can follow the ones that are read next.
-            state = repository.status_and_last_event(session, self.job_id)
-            if state is None:
+            if (state := repository.status_and_last_event(session, self.job_id)) is None:
                 return PollResult([], ended=True)
             status, last = state
             rows = repository.events(session, self.job_id, self.after, _EVENTS_AT_ONCE)
@@ -62,8 +61,7 @@ class LogStream:
     def poll(self) -> PollResult:
         """Read whole lines since the last poll; the stream ends once the job has ended and its log has stopped growing."""
         with self.context.database.read() as session:
-            state = repository.status_and_last_event(session, self.job_id)
-            if state is None:
+            if (state := repository.status_and_last_event(session, self.job_id)) is None:
                 return PollResult([], ended=True)
             status, _ = state
             numbers = [attempt.number for attempt in repository.attempts(session, self.job_id)]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Literal, Self
 
 from service.protocol import PlacementData
@@ -37,10 +38,9 @@ class Occupancy:
 
     def copy(self) -> Self:
         """Return an independent copy."""
-        copy = object.__new__(type(self))
-        copy._nodes, copy._index = self._nodes, self._index
-        copy._rooms, copy._anywhere = self._rooms.copy(), self._anywhere.copy()
-        return copy
+        other = copy(self)
+        other._rooms, other._anywhere = self._rooms.copy(), self._anywhere.copy()
+        return other
 
     def change(self, demand: Demand, placement: Placement | None, sign: Literal[1, -1]) -> None:
         """Add or remove the workers of a job; `placement` is `None` if it is unknown."""
