@@ -11,7 +11,7 @@ import yaml
 
 from service.db.models import Experiment, Job
 from service.dispatcher.garbage import Garbage
-from tests.support.api_under_test import Api, refused, snapshot
+from tests.support.api_under_test import Api, check_references, refused, snapshot
 
 REQUEST: dict[str, Any] = {
     "name": "pays",
@@ -165,17 +165,7 @@ def test_jobs_are_listed_by_experiment(api: Api) -> None:
 def test_experiment_is_found_by_id_name_beginning_and_last(api: Api) -> None:
     api.dataset()
     first, second = submitted(api, name="birds", seeds=[0]), submitted(api, name="cats", seeds=[0])
-    own = next(n for n in range(5, 31) if first["id"][:n] != second["id"][:n])
-    for reference, experiment in (
-        (first["id"], first),
-        ("birds", first),
-        (first["id"][:own], first),
-        (first["id"][4:own], first),
-        ("cats", second),
-        ("last", second),
-    ):
-        answer = api.client.get(f"/v1/experiments/{reference}")
-        assert (answer.status_code, answer.json()["id"]) == (200, experiment["id"]), reference
+    check_references(api, "/v1/experiments", first, second)
     reader, foreign = api.token("read"), api.token("read", tenant="other")
     refused(api.client.get("/v1/experiments/last", headers=reader), 404, None, "not-found")
     for reference in (first["id"], first["id"][:29], "birds", "last", "exp_", "a%00b"):

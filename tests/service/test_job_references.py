@@ -6,23 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service import ids
-from tests.support.api_under_test import Api, refused
+from tests.support.api_under_test import Api, check_references, refused
 
 
 def test_job_is_found_by_id_name_beginning_and_last(api: Api) -> None:
     api.dataset()
-    first, second = api.submit(name="birds"), api.submit(name="cats")
-    own = next(n for n in range(5, 31) if first["id"][:n] != second["id"][:n])
-    for reference, job in (
-        (first["id"], first),
-        ("birds", first),
-        (first["id"][:own], first),
-        (first["id"][4:own], first),
-        ("cats", second),
-        ("last", second),
-    ):
-        answer = api.client.get(f"/v1/jobs/{reference}")
-        assert (answer.status_code, answer.json()["id"]) == (200, job["id"]), reference
+    check_references(api, "/v1/jobs", api.submit(name="birds"), api.submit(name="cats"))
 
 
 def test_reference_that_fits_several_jobs_lists_them(api: Api) -> None:

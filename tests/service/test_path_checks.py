@@ -36,19 +36,22 @@ def submit(api: Api, **spec: Any) -> Any:
     return api.client.post("/v1/jobs", json={"dataset": "emoji", **spec})
 
 
+def refused_weights(api: Api, path: Path | str) -> Any:
+    """Return the problem of a job that starts from a file of weights."""
+    backbone = {"name": "resnet18", "pretrained": str(path)}
+    return refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+
+
 @pytest.mark.parametrize(
     "pretrained", ["resnet.pth", "https://host/resnet.pth", "hf-hub:timm/resnet18", "file://h/a"]
 )
 def test_submit_refuses_weights_that_are_no_local_path(api: Api, pretrained: str) -> None:
     api.dataset()
-    backbone = {"name": "resnet18", "pretrained": pretrained}
-    problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
-    expected = problem["errors"][0]["expected"]
+    expected = refused_weights(api, pretrained)["errors"][0]["expected"]
     assert expected.startswith("an absolute path, or a file:// URI")
     assert expected.endswith("published weights are not downloaded by their names")
-    refused(
-        api.client.post("/v1/jobs/validate", json={"dataset": "emoji", "backbone": backbone}), 422
-    )
+    body = {"dataset": "emoji", "backbone": {"name": "resnet18", "pretrained": pretrained}}
+    refused(api.client.post("/v1/jobs/validate", json=body), 422)
 
 
 def test_submit_refuses_weights_and_datasets_outside_the_roots(api: Api, tmp_path: Path) -> None:
@@ -86,9 +89,7 @@ def test_weights_of_other_tenants_and_of_the_service_are_refused(api: Api, tmp_p
         details = set()
         for write in (lambda _: None, write_zip):  # the answer does not tell what exists
             write(file)
-            backbone = {"name": "resnet18", "pretrained": str(file)}
-            problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
-            details.add(problem["detail"])
+            details.add(refused_weights(api, file)["detail"])
         assert len(details) == 1
         assert "outside the folders that may be read" in details.pop()
 
@@ -200,9 +201,7 @@ def test_submit_refuses_missing_weights(api: Api, tmp_path: Path) -> None:
         ("pipe.pth", "is not a file of weights"),
         ("x" * 300, "cannot be read: File name too long"),
     ):
-        backbone = {"name": "resnet18", "pretrained": str(tmp_path / name)}
-        problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
-        assert message in problem["detail"]
+        assert message in refused_weights(api, tmp_path / name)["detail"]
     # Valid: the folder of a checkpoint, and any path when the API does not check paths.
     problem = refused(submit(api, backbone={"pretrained": str(tmp_path)}), 422)
     assert "is not a checkpoint of DASL" in problem["detail"]
@@ -254,26 +253,33 @@ def test_submit_refuses_description_outside_the_roots(api: Api, tmp_path: Path) 
     write_zip(models / "pytorch_model.bin")
     (models / "config.json").symlink_to(secret)
     api.settings.dataset_roots = (tmp_path / "images", models)
-    backbone = {"name": "resnet18", "pretrained": str(models / "pytorch_model.bin")}
     details = []
     for content in (None, '{"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}', "secret"):
         if content is not None:
             secret.write_text(content)
-        details.append(
-            refused(submit(api, backbone=backbone), 422, "backbone.pretrained")["detail"]
-        )
+        details.append(refused_weights(api, models / "pytorch_model.bin")["detail"])
     assert len(set(details)) == 1  # it does not depend on what exists there
     assert "config.json" in details[0]
     assert "outside the folders that may be read" in details[0]
 
 
-def test_submit_refuses_damaged_description(api: Api, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "cannot be read"),
+        # Parsed, it would take hundreds of megabytes of the API's memory.
+        (f"[{'[],' * 100_000}[]]", "cannot be read: it is too large"),
+    ],
+    ids=["damaged", "huge"],
+)
+def test_submit_refuses_damaged_or_huge_description(
+    api: Api, tmp_path: Path, content: str, why: str
+) -> None:
     api.dataset()
     write_zip(tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_text("{")
-    backbone = {"name": "resnet18", "pretrained": str(tmp_path / "pytorch_model.bin")}
-    problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
-    assert f"{tmp_path / 'config.json'} cannot be read" in problem["detail"]
+    (tmp_path / "config.json").write_text(content)
+    detail = refused_weights(api, tmp_path / "pytorch_model.bin")["detail"]
+    assert f"{tmp_path / 'config.json'} {why}" in detail
 
 
 def test_weights_that_only_workers_may_read_are_accepted(
@@ -288,19 +294,9 @@ def test_weights_that_only_workers_may_read_are_accepted(
     weights = tmp_path / "resnet18.safetensors"
     weights.write_bytes(b"\0" * 16)
     backbone = {"name": "resnet18", "pretrained": str(weights)}
-    refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
+    refused_weights(api, weights)
     monkeypatch.setattr(Path, "open", open_as_another_user)
     assert submit(api, backbone=backbone).status_code == 201
-
-
-def test_submit_refuses_huge_description(api: Api, tmp_path: Path) -> None:
-    """Parsed, it would take hundreds of megabytes of the API's memory."""
-    api.dataset()
-    write_zip(tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_text(f"[{'[],' * 100_000}[]]")
-    backbone = {"name": "resnet18", "pretrained": str(tmp_path / "pytorch_model.bin")}
-    problem = refused(submit(api, backbone=backbone), 422, "backbone.pretrained")
-    assert "config.json cannot be read: it is too large" in problem["detail"]
 
 
 def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) -> None:
@@ -330,29 +326,25 @@ def test_submit_refuses_weights_that_cannot_be_loaded(api: Api, tmp_path: Path) 
     with (tmp_path / "cut.safetensors").open("ab") as stream:
         stream.truncate(stream.tell() - 1)
     write_safetensors(tmp_path / "tiny.safetensors", 1_000_000)
-    gray = {"in_channels": 1, "pretrained": str(folder)}
-
-    refusals: list[tuple[dict[str, Any], str]] = [
-        ({"pretrained": str(tmp_path / "empty.pth")}, "is empty"),
-        ({"pretrained": str(tmp_path / "empty.safetensors")}, "cannot be read: it is empty"),
-        ({"pretrained": str(tmp_path / "page.safetensors")}, "its header cannot be read"),
-        ({"pretrained": str(tmp_path / "header.safetensors")}, "its header cannot be read"),
-        ({"pretrained": str(tmp_path / "code.pth")}, "contains pickled code, 'posix.system'"),
-        ({"pretrained": str(tmp_path / "page.pth")}, "is not a file that torch.save writes"),
-        ({"pretrained": str(tmp_path / "tar.pth")}, "is not a file that torch.save writes"),
-        ({"pretrained": str(tmp_path / "lfs.bin")}, "git lfs pull"),
-        ({"pretrained": str(tmp_path / "cut.pt")}, "is cut off"),
-        ({"pretrained": str(tmp_path / "cut.safetensors")}, "is damaged: it has"),
-        (
-            {"pretrained": str(tmp_path / "tiny.safetensors")},
-            "is of another network: it has 1,000,000",
-        ),
-        ({"name": "resnet50", "pretrained": str(folder)}, "its model_name is resnet18"),
-        (gray, "its in_chans is 3, this job's 1"),
-        ({"pretrained": str(hub / "model.safetensors")}, "holds the weights of resnet50"),
+    refusals: list[tuple[str, str, dict[str, Any]]] = [
+        ("empty.pth", "is empty", {}),
+        ("empty.safetensors", "cannot be read: it is empty", {}),
+        ("page.safetensors", "its header cannot be read", {}),
+        ("header.safetensors", "its header cannot be read", {}),
+        ("code.pth", "contains pickled code, 'posix.system'", {}),
+        ("page.pth", "is not a file that torch.save writes", {}),
+        ("tar.pth", "is not a file that torch.save writes", {}),
+        ("lfs.bin", "git lfs pull", {}),
+        ("cut.pt", "is cut off", {}),
+        ("cut.safetensors", "is damaged: it has", {}),
+        ("tiny.safetensors", "is of another network: it has 1,000,000", {}),
+        ("checkpoint", "its model_name is resnet18", {"name": "resnet50"}),
+        ("checkpoint", "its in_chans is 3, this job's 1", {"in_channels": 1}),
+        ("hub/model.safetensors", "holds the weights of resnet50", {}),
     ]
-    for backbone, message in refusals:
-        body = {"dataset": "emoji", "backbone": {"name": "resnet18"} | backbone}
+    for name, message, more in refusals:
+        backbone = {"name": "resnet18", "pretrained": str(tmp_path / name), **more}
+        body = {"dataset": "emoji", "backbone": backbone}
         answer = api.client.post("/v1/jobs/validate", json=body)
         assert message in refused(answer, 422, "backbone.pretrained")["detail"]
     normalization = {"mean": [0.5] * 3, "std": [0.5] * 3}

@@ -126,6 +126,21 @@ class Api:
         return self.task(previews, preview_id)
 
 
+def check_references(api: Api, path: str, birds: dict[str, Any], cats: dict[str, Any]) -> None:
+    """Check that two rows with these names are found by id, name, beginning of the id, and `last`."""
+    own = next(n for n in range(5, 31) if birds["id"][:n] != cats["id"][:n])
+    for reference, row in (
+        (birds["id"], birds),
+        ("birds", birds),
+        (birds["id"][:own], birds),
+        (birds["id"][4:own], birds),
+        ("cats", cats),
+        ("last", cats),
+    ):
+        answer = api.client.get(f"{path}/{reference}")
+        assert (answer.status_code, answer.json()["id"]) == (200, row["id"]), reference
+
+
 class TaskRun:
     """The run of a task, by default of a finished model."""
 

@@ -68,25 +68,30 @@ def test_use_over_a_long_time_is_in_proportion_to_weights(seed: int) -> None:
     assert all(abs(used[name] / total - weight / 8) < 0.03 for name, weight in weights.items())
 
 
-@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 2)), max_size=30))
-def test_order_is_by_rank_of_use_then_age(jobs: list[tuple[int, int]]) -> None:
-    """Against a direct calculation: always the tenant with the least use, and its oldest job."""
-    waiting = [
-        (Waiting(f"{n:05}", Demand(gpus, Worker(0, 1))), str(t)) for n, (gpus, t) in enumerate(jobs)
-    ]
-    use, expected = dict.fromkeys("012", 0.0), list[str]()
-    left = waiting.copy()
-    while left:
-        job, tenant = min(
-            left, key=lambda each: (use[each[1]], min(w for w, t in left if t == each[1]), each[0])
-        )
-        use[tenant] += job.demand.gpus
+@given(st.lists(st.tuples(st.integers(1, 8), st.sampled_from("ab"), st.sampled_from("xyz"))))
+def test_order_is_by_use_of_tenants_then_of_accounts_then_by_age(
+    jobs: list[tuple[int, str, str]],
+) -> None:
+    """Against a direct calculation: the tenant with the least use, of it the account, and its oldest job."""
+    queues = defaultdict[Account, list[Waiting]](list)
+    for number, (gpus, tenant, token) in enumerate(jobs):
+        job = Waiting(f"{number:05}", Demand(gpus, Worker(0, 1)))
+        queues[Account(tenant, token)].append(job)
+    order = in_order(
+        Shares(), {account: iter([*queue]) for account, queue in queues.items()}, Turns(), BEGAN
+    )
+    use, expected = Counter[str | Account](), list[str]()
+    while any(queues.values()):
+        waiting = [account for account, queue in queues.items() if queue]
+        first = {
+            tenant: min((use[each], queues[each][0], each) for each in waiting if each[0] == tenant)
+            for tenant in {account.tenant for account in waiting}
+        }
+        _, job, account = min(first.values(), key=lambda each: (use[each[2].tenant], each[1]))
+        queues[account].remove(job)
         expected.append(job.job_id)
-        left.remove((job, tenant))
-    queues = {
-        Account(tenant, "t"): iter([job for job, of in waiting if of == tenant]) for tenant in "012"
-    }
-    assert list(in_order(Shares(), queues, Turns(), BEGAN)) == expected
+        use.update({account: job.demand.gpus, account.tenant: job.demand.gpus})
+    assert list(order) == expected
 
 
 def test_oldest_job_of_a_token_comes_first_after_a_day() -> None:
@@ -144,25 +149,6 @@ def test_weights_of_tenants_are_read(world: World) -> None:
     with world.database.read() as session:
         order = window.FairQueue(DAY).first(session, [], world.now())
     assert order[:4] == [first, *own[:2], order[3]]
-
-
-@given(st.lists(st.integers(1, 3), min_size=2, max_size=4))
-def test_user_with_many_tokens_has_the_share_of_one(tokens: list[int]) -> None:
-    """Jobs are queued by account: however many tokens a user has, users alternate."""
-    user = [ids.new_id("usr") for _ in tokens]
-    jobs = [
-        (Account("a", owner), f"{number:05}")
-        for number, owner in enumerate(
-            owner for owner, count in zip(user, tokens, strict=True) for _ in range(10 * count)
-        )
-    ]
-    queues = {
-        Account("a", owner): iter([Waiting(job, ONE_GPU) for of, job in jobs if of.id == owner])
-        for owner in user
-    }
-    order = list(in_order(Shares(), queues, Turns(), BEGAN))[: 10 * len(user)]
-    owner_of = {job: of.id for of, job in jobs}
-    assert Counter(owner_of[job] for job in order) == dict.fromkeys(user, 10)
 
 
 @pytest.mark.dialect
