@@ -1,7 +1,5 @@
 """Experiments over the API: submitted whole or not at all, shown, compared, cancelled, deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The list of jobs: every order with its pages, filters, search, and small rows."""
 
-from __future__ import annotations
-
 import base64
 import json
 import random

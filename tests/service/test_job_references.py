@@ -1,7 +1,5 @@
 """Jobs by name, by the beginning of their id, and by `last`."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

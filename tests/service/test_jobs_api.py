@@ -1,7 +1,5 @@
 """Submitting, listing, changing, cloning and cancelling jobs over REST."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The job state machine: history stays consistent for requests in any order."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """`GET /v1/metrics`: series of several jobs in one answer, within limits of size, time and tenant."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Evaluations, embeddings and exports of checkpoints, and questions for neighbors, over the API."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor

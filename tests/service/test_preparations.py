@@ -1,7 +1,5 @@
 """Preparations over the API: requested once, watched through the worker API, deleted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Previews over the API: requested, drawn through the worker API, downloaded, deleted."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

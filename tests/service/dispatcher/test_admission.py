@@ -1,7 +1,5 @@
 """Guarantees of admission, on simulated clusters that place workers arbitrarily."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The numbers for "auto" in `resources`: pure rules, admission with them, and what attempts keep."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any

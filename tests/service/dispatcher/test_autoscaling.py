@@ -1,7 +1,5 @@
 """Tests of the demand that Ray's autoscaler is shown; its own scheduler says whether it can be served."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 from typing import Any

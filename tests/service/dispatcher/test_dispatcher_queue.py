@@ -1,7 +1,5 @@
 """Order of job starts, the dispatcher's lease, and ingest of datasets."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fair share: weights, decay, the order of the queue, and the ledger of use."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter, defaultdict

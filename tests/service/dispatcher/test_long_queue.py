@@ -1,7 +1,5 @@
 """The window of a long queue: its order, and the number of statements that a round takes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Guaranteed places for workers: never too many, and exact where all placements are known."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Where jobs start: chosen nodes, drained nodes, and fewer nodes than an elastic job asks for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

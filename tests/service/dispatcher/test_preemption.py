@@ -1,7 +1,5 @@
 """Preemption: minimal sets of victims of lower rank, which save and return to the queue."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import pytest
