@@ -50,8 +50,7 @@ def test_time_on_gpus_is_not_known_before_a_job_has_run(api: Api) -> None:
 def test_speed_that_is_no_positive_number_is_not_used(api: Api, speed: object) -> None:
     api.dataset()
     snapshot(api, cpus=4)
-    worker = api.start(api.submit(train=TRAIN)["id"], numbers=Worker(4, 0))
-    worker.post("start")
+    worker = api.run(api.submit(train=TRAIN)["id"], numbers=Worker(4, 0))
     assert worker.post("heartbeat", progress={"images_per_second": speed}).status_code == 200
     source = validated(api)["estimate"]["seconds"]["source"]
     assert source == "computation"
@@ -61,8 +60,7 @@ def test_time_by_the_speed_of_an_earlier_job_that_did_the_same(api: Api) -> None
     api.dataset()
     snapshot(api, cpus=4)
     job = api.submit(train=TRAIN)
-    worker = api.start(job["id"], numbers=Worker(4, 0))
-    worker.post("start")
+    worker = api.run(job["id"], numbers=Worker(4, 0))
     assert worker.post("heartbeat", progress={"images_per_second": 9.0}).status_code == 200
     seconds = validated(api)["estimate"]["seconds"]
     assert seconds == {

@@ -54,8 +54,7 @@ def finish(
     **metrics: float,
 ) -> None:
     """Run a job, with the metrics of an early and of the last evaluation, and those of raw pixels, if there are any."""
-    worker = api.start(job)
-    worker.post("start")
+    worker = api.run(job)
     if raw is not None:
         report = {"step": 0, "epoch": 0, "subject": "raw", "metrics": dict(raw)}
         assert worker.post("evaluations", **report).is_success
@@ -503,8 +502,7 @@ def test_failed_and_deleted_jobs_leave_pairs_out(api: Api) -> None:
 def test_embedding_counts_before_the_backbone(api: Api) -> None:
     api.dataset()
     experiment = submitted(api, seeds=[0])
-    worker = api.start(experiment["jobs"][0]["id"])
-    worker.post("start")
+    worker = api.run(experiment["jobs"][0]["id"])
     for subject, value in (("backbone", 0.5), ("embedding", 0.9)):
         report = {"step": 10, "epoch": 1, "subject": subject, "metrics": {"recall_at_1": value}}
         assert worker.post("evaluations", **report).is_success
@@ -517,8 +515,7 @@ def test_curves_have_mean_and_spread_over_seeds(api: Api) -> None:
     api.dataset()
     experiment = submitted(api, seeds=[0, 1])
     for member in experiment["jobs"]:
-        worker = api.start(member["id"])
-        worker.post("start")
+        worker = api.run(member["id"])
         offset = member["seed"] + (10 if member["variant"] == "dar" else 0)
         points = [
             {"step": step, "time": float(step), "values": {"loss": step + offset}}

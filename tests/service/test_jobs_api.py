@@ -321,11 +321,15 @@ def test_auto_takes_the_gpus_of_the_cluster(api: Api) -> None:
     ]
 
 
-@pytest.mark.parametrize(("gpus", "precision"), [(0, "fp32"), (1, "bf16")])
-def test_attempt_has_the_numbers_that_were_chosen(api: Api, gpus: int, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "given", "precision"), [(0, "auto", "fp32"), (1, "auto", "bf16"), (1, "fp16", "fp16")]
+)
+def test_attempt_has_the_numbers_that_were_chosen(
+    api: Api, gpus: int, given: str, precision: str
+) -> None:
     """No node was known at the submission."""
     api.dataset()
-    job_id = api.submit(train={"batch_size": 12})["id"]
+    job_id = api.submit(train={"batch_size": 12, "precision": given})["id"]
     worker = api.start(job_id, numbers=Worker(4, gpus))
     job = api.client.get(f"/v1/jobs/{job_id}").json()
     assert job["spec"].get("resources") is None
@@ -353,14 +357,6 @@ def test_attempt_has_the_numbers_that_were_chosen(api: Api, gpus: int, precision
         (queued,) = scheduling.load_queued(session, [job_id])
     assert queued.automatic == NOTHING
     assert queued.demand.worker == Worker(4, gpus)
-
-
-def test_precision_of_the_spec_stays(api: Api) -> None:
-    api.dataset()
-    job_id = api.submit(train={"batch_size": 12, "precision": "fp16"})["id"]
-    worker = api.start(job_id, numbers=Worker(4, 1))
-    started = AttemptStart.model_validate(worker.post("start").json())
-    assert started.job_spec().train.precision == "fp16"
 
 
 @pytest.mark.parametrize("limit", [None, (NodeShape(8, 64, 8),)])
@@ -571,8 +567,7 @@ def test_cancel_ends_queued_job_and_refuses_terminal_job(api: Api) -> None:
     assert (answer.status_code, answer.json()["status"]) == (202, "cancelled")
     assert api.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
     job = api.submit()["id"]
-    worker = api.start(job)
-    worker.post("start")
+    worker = api.run(job)
     worker.post("finish", outcome="succeeded")
     problem = refused(api.client.post(f"/v1/jobs/{job}/cancel"), 409, None, "wrong-state")
     assert problem["job_status"] == "succeeded"
@@ -592,15 +587,13 @@ def test_pause_and_resume_follow_job_status(api: Api) -> None:
     assert request("pause") == (202, "paused", "pause")
     assert request("pause") == (202, "paused", "pause")
     assert request("resume") == (202, "queued", "run")
-    worker = api.start(job)
-    worker.post("start")
+    worker = api.run(job)
     assert request("pause") == (202, "running", "pause")
     assert worker.post("heartbeat").json()["desired"] == "pause"
     refused(api.client.post(f"/v1/jobs/{job}/resume"), 409, None, "wrong-state")
     worker.post("finish", outcome="paused")
     assert request("resume") == (202, "queued", "run")
-    worker = api.start(job)
-    worker.post("start")
+    worker = api.run(job)
     assert request("cancel") == (202, "running", "cancel")
     problem = refused(api.client.post(f"/v1/jobs/{job}/pause"), 409, None, "wrong-state")
     assert problem["detail"].startswith("The job is about to be cancelled")

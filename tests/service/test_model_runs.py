@@ -57,9 +57,7 @@ def checkpoint_of(worker: Worker, step: int = 1, **more: Any) -> str:
 
 def training(api: Api, **spec: Any) -> Worker:
     """Start the training of a job on the data set `emoji`."""
-    worker = api.start(api.submit(**spec)["id"])
-    assert worker.post("start").status_code == 200
-    return worker
+    return api.run(api.submit(**spec)["id"])
 
 
 def trained(api: Api, **spec: Any) -> str:
@@ -176,10 +174,6 @@ def test_evaluation_and_export_are_requested(api: Api) -> None:
     for kind, run_id in (("evaluations", evaluation), ("exports", export["id"])):
         listed = api.client.get(f"/v1/checkpoints/{checkpoint}/{kind}").json()["data"]
         assert [each["id"] for each in listed] == [run_id]
-
-
-def test_free_gpu_is_told(api: Api) -> None:
-    checkpoint = trained(api)
     snapshot(api, cpus=4, gpus=1)
     assert TaskRun(api, requested(api, checkpoint)).post("start").json()["gpu_is_free"]
 
@@ -221,12 +215,6 @@ def test_problems_name_the_field(api: Api, kind: str, body: dict[str, Any], fiel
     api.dataset("few", num_images=4)
     refused(post(api, checkpoint, kind, **body), 422, field)
     assert api.client.get(f"/v1/checkpoints/{checkpoint}/{kind}").json()["data"] == []
-
-
-def test_transformer_has_tokens(api: Api) -> None:
-    checkpoint = trained(api, **VIT)
-    for features in ("cls", "patch"):
-        requested(api, checkpoint, features=features)
 
 
 def test_only_own_ready_data_and_checkpoints_are_used(api: Api) -> None:
@@ -533,6 +521,7 @@ def test_neighbors_need_an_embedding_and_an_image(api: Api) -> None:
     path = f"/v1/checkpoints/{checkpoint}/neighbors"
     problem = refused(api.client.get(path, params={"image": "a"}), 409, None, "no-embedding")
     assert f"dasl embed {checkpoint} --dataset DATASET" in problem["detail"]
+    requested(api, checkpoint, features="cls")
     embedded(api, checkpoint, features="patch")
     problem = refused(api.client.get(path, params={"image": "a"}), 409, None, "no-embedding")
     assert "only embeddings of patches" in problem["detail"]

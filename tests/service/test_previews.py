@@ -53,8 +53,11 @@ def draw(api: Api, preview: str) -> dict[str, bytes]:
 
 def test_preview_is_requested_drawn_downloaded_and_deleted(api: Api, garbage: Garbage) -> None:
     dataset = api.dataset()
-    answer = request(api, dataset, images=5)
+    # The data set of the path replaces that of the spec.
+    spec = SPEC | {"name": "a job", "dataset": "elsewhere"}
+    answer = request(api, dataset, images=5, spec=spec)
     preview = answer.json()
+    assert preview["resolved"]["dataset"] == dataset
     assert answer.headers["location"] == f"/v1/previews/{preview['id']}"
     assert (preview["state"], preview["images"], preview["files"]) == ("queued", 5, [])
     assert preview["dataset_id"] == dataset
@@ -130,12 +133,6 @@ def test_only_a_ready_data_set_has_previews(api: Api) -> None:
     refused(request(api, api.dataset("theirs", tenant="other")), 404)
     api.dataset()
     refused(request(api, "emoji"), 404)
-
-
-def test_data_set_of_the_path_replaces_that_of_the_spec(api: Api) -> None:
-    dataset = api.dataset()
-    answer = request(api, dataset, spec={"name": "a job", "dataset": "elsewhere"})
-    assert answer.json()["resolved"]["dataset"] == dataset
 
 
 def test_repeated_request_gets_the_first_answer(api: Api) -> None:

@@ -115,8 +115,7 @@ def test_worker_gets_older_spec_upgraded(api: Api, older: str) -> None:
 
 
 def test_clone_of_older_spec_is_stored_in_the_current_version(api: Api, older: str) -> None:
-    worker = api.start(older)
-    worker.post("start")
+    worker = api.run(older)
     save(worker, 20)
     changes = {"train": {"epochs": 6}}
     answer = api.client.post(f"/v1/jobs/{older}/clone", json={"changes": changes})
@@ -164,8 +163,7 @@ def test_attempt_of_newer_spec_ends_and_waits_for_another_dispatcher(
     """A newer dispatcher started it before the service was downgraded."""
     api.dataset()
     job_id = submit(api)
-    worker = api.start(job_id)
-    worker.post("start")
+    worker = api.run(job_id)
     change(api, job_id, store_newer)
     with api.database.write() as session:
         lifecycle.finish_attempt(session, job_id, worker.number, Ending("failed", {"message": "x"}))
@@ -197,8 +195,7 @@ def test_attempt_of_newer_spec_counts_as_what_ray_reports(
 def test_newer_spec_keeps_all_its_checkpoints(api: Api) -> None:
     api.dataset()
     job_id = api.submit(checkpoints={"keep_last": 1, "keep_best": 0})["id"]
-    worker = api.start(job_id)
-    worker.post("start")
+    worker = api.run(job_id)
     save(worker, 1)
     change(api, job_id, store_newer)
     save(worker, 2)
@@ -213,8 +210,7 @@ def start_from_a_checkpoint_of_64_pixels(job: Job) -> None:
 def test_clone_has_the_image_size_of_its_checkpoint(api: Api) -> None:
     api.dataset()
     job_id = api.submit()["id"]
-    worker = api.start(job_id)
-    worker.post("start")
+    worker = api.run(job_id)
     save(worker, 1)
     change(api, job_id, start_from_a_checkpoint_of_64_pixels)
     answer = api.client.post(f"/v1/jobs/{job_id}/clone", json={"changes": {"dar": {}}})
@@ -228,8 +224,7 @@ def test_clone_keeps_the_precision_of_its_checkpoint(
 ) -> None:
     api.dataset()
     job_id = api.submit()["id"]
-    worker = api.start(job_id, numbers=Resources(4, had))
-    worker.post("start")
+    worker = api.run(job_id, numbers=Resources(4, had))
     save(worker, 1)
 
     def precision_of_clone(**request: Any) -> str:

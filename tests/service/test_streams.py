@@ -150,8 +150,7 @@ def test_log_stream_continues_through_a_restart(
         worker.post("finish", outcome="failed", error={"type": "x", "message": "y"})
         with api.database.write() as session:
             lifecycle.requeue(session, job_id)
-        second = api.start(job_id)
-        second.post("start")
+        second = api.run(job_id)
         write_log(api, job_id, 2, "again\rprogress\r\nmore\n")
         rest = [next(messages).data for _ in range(2)]
         assert rest == ["four without an end", "again\nprogress\nmore"]

@@ -61,8 +61,7 @@ def test_running_job_can_report_and_finish(api: Api, spoil: Callable[[str], None
     api.dataset()
     bad, good = api.submit()["id"], api.submit()["id"]
     snapshot(api, cpus=4)
-    worker = api.start(bad)
-    worker.post("start")
+    worker = api.run(bad)
     spoil(bad)
     assert check_views(api, bad, good) == {good: ""}
     assert worker.post("heartbeat").status_code == 200

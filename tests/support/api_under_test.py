@@ -96,13 +96,18 @@ class Api:
             number = attempt.number
         return Worker(self, job_id, number, token)
 
+    def run(self, job_id: str, numbers: packing.Worker | None = None) -> Worker:
+        """Start the next attempt, and let its worker report that it runs."""
+        worker = self.start(job_id, numbers)
+        answer = worker.post("start")
+        assert answer.is_success, answer.text
+        return worker
+
     def running(self, **spec: Any) -> Worker:
         """Submit a job on the dataset `emoji`, which is inserted if it is missing, and let its attempt begin."""
         if not self.client.get("/v1/datasets", params={"name": "emoji"}).json()["data"]:
             self.dataset()
-        worker = self.start(self.submit(**spec)["id"])
-        assert worker.post("start").status_code == 200
-        return worker
+        return self.run(self.submit(**spec)["id"])
 
     def ingest(self, dataset_id: str) -> tuple[int, dict[str, str]]:
         """Start an ingest run, as the dispatcher does; return its number and headers."""

@@ -107,24 +107,23 @@ def test_only_nodes_that_the_job_may_use_count() -> None:
     assert chosen(typed, BOTH, [small, large]).gpus == 1
 
 
-def test_same_node_is_shared_by_all_workers() -> None:
+def test_same_node_and_memory_limit_the_workers_of_a_node() -> None:
     together = demand(4, choice=NodeChoice(same_node=True))
     assert chosen(together, BOTH, nodes((2, 0), (8, 0), (8, 0))) == Worker(2, 0)
-
-
-def test_memory_limits_the_workers_of_a_node() -> None:
     (node,) = nodes((16, 0))
     cluster = [replace(node, total_memory=10), replace(node, id="b", total_memory=1)]
     assert chosen(demand(2, memory=5), BOTH, cluster) == Worker(8, 0, 5)
 
 
-def test_job_waits_for_gpus_that_are_drained_or_in_use() -> None:
+def test_job_waits_for_gpus_that_are_drained_or_in_use_but_not_for_cores() -> None:
     small, large, gpu = nodes((4, 0), (16, 0), (16, 2))
     assert chosen(demand(), BOTH, [replace(small, drained=True), large]).cpus == 16
     assert chosen(demand(), BOTH, [small, replace(gpu, drained=True)]).gpus == 1
     job = Queued("a", 0, demand(), timedelta(hours=1), automatic=BOTH)
     (decision,) = decide(Cluster((small, gpu)), [], [job], BEGAN, {gpu.id: Room(0, 2)})
     assert (decision.waits_for, decision.job.demand.worker.gpus) == ("room", 1)
+    (decision,) = decide(Cluster((large,)), [], [job], BEGAN, {large.id: Room(3, 0)})
+    assert (decision.starts, decision.job.demand.worker) == (True, Worker(13, 0))
 
 
 def test_largest_cluster_has_gpus_for_jobs_without_labels() -> None:
@@ -195,13 +194,6 @@ def test_admission_decides_with_the_numbers() -> None:
     first, second = decide(cluster, [], [queued("a", **quota), queued("b", **quota)], BEGAN)
     assert first.starts
     assert second.waits_for == "quota"
-
-
-def test_cores_that_other_programs_use_are_not_waited_for() -> None:
-    cluster = Cluster(tuple(nodes((8, 0))))
-    (decision,) = decide(cluster, [], [queued("a")], BEGAN, {"n0": Room(3, 0)})
-    assert decision.starts
-    assert decision.job.demand.worker == Worker(5, 0)
 
 
 AUTO: dict[str, Any] = {"cpus_per_worker": "auto", "gpus_per_worker": "auto"}
