@@ -58,9 +58,8 @@ def views(session: Session) -> list[DrainView]:
 
 def drain(session: Session, caller: Caller, request: DrainRequest) -> None:
     """Drain a node, or the whole cluster; a repetition replaces `save` and `reason`."""
-    name = _lasting_name(request.node, scheduling.read_nodes(scheduling.snapshot(session)))
     row = {
-        "node": name,
+        "node": _lasting_name(request.node, scheduling.read_nodes(scheduling.snapshot(session))),
         "save": request.save,
         "reason": request.reason,
         "tenant": caller.tenant,

@@ -67,16 +67,16 @@ def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) ->
         priority=changes.priority if "priority" in named else None,
         hours=changes.resources.max_hours if "resources" in named else None,
     )
-    if "resources" in changes.model_fields_set:
+    if "resources" in named:
         workers, hours = changes.resources.workers, changes.resources.max_hours
         if workers is not None:
             _change_workers(session, job, workers, limit)
         if hours is not None and not lifecycle.change_time_limit(session, job, hours):
             raise _wrong_state(job, "its time limit can no longer be changed")
-    for field in changes.model_fields_set - {"resources"}:
+    for field in named - {"resources"}:
         setattr(job, field, getattr(changes, field))
     session.flush()
-    if "tags" in changes.model_fields_set:
+    if "tags" in named:
         repository.store_tags(session, job)
     return _view(session, job)
 

@@ -199,7 +199,8 @@ def decide(
         return [Decision(job, "store", _NO_STORE) for job in queue]
     if not api_answers:
         return [Decision(job, "api", _NO_API) for job in queue]
-    return _Round(cluster, running, now, foreign or {}, lacking).decide(queue)
+    this_round = _Round(cluster, running, now, foreign or {}, lacking)
+    return [this_round.decide(job) for job in queue]
 
 
 def _with_numbers(queue: Iterable[Queued], cluster: Cluster, nodes: Sequence[Node]) -> list[Queued]:
@@ -255,10 +256,7 @@ class _Round:
         self._leaves_room = cache(self._find_leaves_room)
         self._does_not_fit: set[Demand] = set()
 
-    def decide(self, queue: Iterable[Queued]) -> list[Decision]:
-        return [self._decide(job) for job in queue]
-
-    def _decide(self, job: Queued) -> Decision:
+    def decide(self, job: Queued) -> Decision:
         if self._places(job.demand) >= job.demand.workers:
             return self._decide_nodes(job)
         message = too_few_machines(job.demand, self._cluster)

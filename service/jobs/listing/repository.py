@@ -187,15 +187,9 @@ def _matching(filter: JobFilter) -> list[ColumnElement[bool]]:
     if filter.created_after is not None:
         conditions.append(Job.created_at > filter.created_after)
     if filter.text is not None:
-        text = filter.text
-        tags = or_(
-            *(
-                text_column.icontains(text, autoescape=True)
-                for text_column in (JobTag.key, JobTag.value)
-            )
+        in_job, in_tag = (
+            or_(*(column.icontains(filter.text, autoescape=True) for column in columns))
+            for columns in ((Job.id, Job.name), (JobTag.key, JobTag.value))
         )
-        named = or_(
-            *(text_column.icontains(text, autoescape=True) for text_column in (Job.id, Job.name))
-        )
-        conditions.append(or_(named, exists(literal(1)).where(JobTag.job_id == Job.id, tags)))
+        conditions.append(or_(in_job, exists(literal(1)).where(JobTag.job_id == Job.id, in_tag)))
     return conditions
