@@ -98,7 +98,7 @@ class Api:
 
     def run(self, job_id: str, numbers: packing.Worker | None = None) -> Worker:
         """Start the next attempt, and let its worker report that it runs."""
-        worker = self.start(job_id, numbers)
+        worker = self.start(job_id, numbers=numbers)
         answer = worker.post("start")
         assert answer.is_success, answer.text
         return worker
