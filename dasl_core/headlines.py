@@ -31,12 +31,11 @@ class Accuracy:
     metric: str
     field: str
     label: str
-    title: str
 
 
 ACCURACIES = (
-    Accuracy("knn_top1", "knn", "k-NN", "k-NN top-1"),
-    Accuracy("recall_at_1", "recall_at_1", "R@1", "R@1"),
+    Accuracy("knn_top1", "knn", "k-NN"),
+    Accuracy("recall_at_1", "recall_at_1", "R@1"),
 )
 """Accuracies by preference; the first available one ranks a checkpoint."""
 
@@ -52,6 +51,21 @@ images of the index belong to the first classes."""
 
 PLOTTED = ("knn_top1", "recall_at_1", INSTANCE_RECALL, "effective_rank")
 """Metrics whose curves are plotted, by preference."""
+
+TITLES = {
+    "linear_top1": "linear top-1",
+    "finetune_top1": "fine-tuned top-1",
+    "knn_top1": "k-NN top-1",
+    "recall_at_1": "R@1",
+    INSTANCE_RECALL: "R@1 of views",
+    "nmi": "NMI",
+    "effective_rank": "effective rank",
+    "alignment": "alignment",
+    "uniformity": "uniformity",
+    "lr": "learning rate",
+    "images_per_second": "images/s",
+}
+"""Titles of metrics on the page: those of evaluations in the order of its tables, then those of training."""
 
 _NAMES = {
     "knn_top1": "k-NN",

@@ -10,11 +10,14 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
+from dasl_core.headlines import TITLES
+from dasl_core.vocabulary import IMAGE_EXTENSIONS
 from service import credentials
 from service.api import repository as tokens
 from service.api.auth import token_credential, unauthenticated
 from service.api.problems import Problem, field_problem
 from service.api.web_session import csrf_token
+from service.datasets.uploads.schemas import UPLOAD_ENDINGS
 from service.db.models import LoginCode, Token, WebSession
 from service.db.session import Database
 from service.sessions import repository
@@ -93,6 +96,9 @@ def view(token: Token, row: WebSession, cookie: str) -> SessionView:
         **{**TokenView.model_validate(token).model_dump(), "scopes": scopes},
         csrf=csrf_token(cookie),
         session_expires_at=row.expires_at,
+        metrics=TITLES,
+        image_extensions=sorted(IMAGE_EXTENSIONS),
+        upload_endings=list(UPLOAD_ENDINGS),
     )
 
 

@@ -65,6 +65,12 @@ class SessionView(TokenView):
 
     csrf: str
     session_expires_at: datetime
+    metrics: dict[str, str]
+    """Titles of metrics by name, those of evaluations first and best known first."""
+    image_extensions: list[str]
+    """Of the files that are images, without the dot."""
+    upload_endings: list[str]
+    """Of the files that one upload can be: archives and tables of images."""
 
 
 class NewLoginCode(Answer):

@@ -12,11 +12,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from playwright.sync_api import Dialog, Locator, Page, Route, expect
 
-from dasl_core.vocabulary import IMAGE_EXTENSIONS
 from service.client.models import DatasetRecord
 from service.client.packing import FolderContent
-from service.datasets.schemas import UPLOAD_ENDINGS
-from service.web.endpoints import ROOT
 from tests.support.busy_service import BusyService
 from tests.web.conftest import Watched
 
@@ -300,14 +297,3 @@ def test_folder_of_the_service_is_read_in_its_place(
     expect(page.get_by_role("heading", name="there", level=1)).to_be_visible()
     dataset = busy.client.datasets.get("there")
     assert (dataset.uri, dataset.upload) == (f"{tmp_path}/there", None)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("IMAGES", IMAGE_EXTENSIONS), ("ARCHIVES", set(UPLOAD_ENDINGS))]
-)
-def test_page_knows_what_can_be_read(name: str, expected: set[str]) -> None:
-    source = (ROOT / "js/datasets/content.js").read_text()
-    listed = re.search(rf"const {name} = ([^;]+);", source)
-    assert listed
-    quoted = " ".join(re.findall(r'[`"]([^`"]+)[`"]', listed[1]))
-    assert set(quoted.split()) == expected

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from dasl_core.headlines import TITLES
 from service.web.endpoints import ROOT
 
 ORIGIN = "http://page.test"
@@ -94,6 +95,10 @@ def page(chromium: Browser) -> Iterator[Page]:
         context.route("**/*", answer)
         page = context.new_page()
         page.goto(ORIGIN)
+        page.evaluate(
+            "async metrics => (await import('/js/core/session.js')).session.set({ metrics })",
+            TITLES,
+        )
         yield page
 
 

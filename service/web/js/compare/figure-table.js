@@ -1,6 +1,7 @@
 import { count, figure, label } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { link } from "../core/router.js";
+import { metrics } from "../core/session.js";
 import { saveCsv } from "../charts/csv.js";
 import { Button } from "../ui/button.js";
 import { html } from "../vendor.js";
@@ -8,17 +9,6 @@ import { common, mayBeChance, remarks } from "./chance.js";
 import { evaluated, NOTHING } from "./evaluated.js";
 import { mean } from "./groups.js";
 
-const METRICS = [
-  "linear_top1",
-  "finetune_top1",
-  "knn_top1",
-  "recall_at_1",
-  "instance_recall_at_1",
-  "nmi",
-  "effective_rank",
-  "alignment",
-  "uniformity",
-];
 /** Below this number of held-out images, hundredths of a percent say nothing. */
 const MANY = 1000;
 
@@ -46,7 +36,7 @@ export function FigureTable({ groups }) {
   );
   const has = (/** @type {Metrics[]} */ table, /** @type {string} */ name) =>
     table.some((metrics) => typeof metrics[name] === "number");
-  const known = METRICS.filter((name) => has(data, name));
+  const known = Object.keys(metrics()).filter((name) => has(data, name));
   if (!known.length) return null;
   const baselines = Object.entries({
     "raw pixels": meansOf("raw"),
@@ -105,7 +95,7 @@ function Row({ title, name, data, counts, best, muted }) {
 /** The mean of each metric that all jobs of a group have. @param {Metrics[]} jobs @returns {Metrics} */
 function means(jobs) {
   if (jobs.length === 1) return jobs[0];
-  const shared = METRICS.filter((name) =>
+  const shared = Object.keys(jobs[0]).filter((name) =>
     jobs.every((metrics) => typeof metrics[name] === "number"),
   );
   return Object.fromEntries(

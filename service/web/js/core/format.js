@@ -1,5 +1,7 @@
 // Numbers, times and sizes as text.
 
+import { metrics } from "./session.js";
+
 const DASH = "–";
 
 /** A measured value: four significant digits. @param {number | null | undefined} value */
@@ -82,20 +84,7 @@ export function clock(iso) {
   return new Date(iso).toLocaleTimeString("en-GB");
 }
 
-/** The name of a metric or setting for people. @param {string} name */
+/** The name of a metric for people. @param {string} name */
 export function label(name) {
-  return LABELS[name] ?? name.replace(/^recall_at_/, "R@").replaceAll("_", " ");
+  return metrics()[name] ?? name.replace(/^recall_at_/, "R@").replaceAll("_", " ");
 }
-
-/** @type {Record<string, string>} */
-const LABELS = {
-  knn_top1: "k-NN top-1",
-  knn_top5: "k-NN top-5",
-  linear_top1: "linear top-1",
-  finetune_top1: "fine-tuned top-1",
-  instance_recall_at_1: "R@1 of views",
-  nmi: "NMI",
-  lr: "learning rate",
-  effective_rank: "effective rank",
-  images_per_second: "images/s",
-};

@@ -51,6 +51,9 @@ onRefused(() => {
   if (session.get()) closed();
 });
 
+/** Titles of metrics by name: those of evaluations in the order of tables, then those of training. */
+export const metrics = () => session.get()?.metrics ?? {};
+
 /** Whether the session has this scope. @param {Api.SessionView["scopes"][number]} scope */
 export function may(scope) {
   return session.get()?.scopes.includes(scope) ?? false;

@@ -2,14 +2,12 @@
 
 import { Problem } from "../core/api.js";
 import { count } from "../core/format.js";
+import { session } from "../core/session.js";
 
-const IMAGES = new Set(
-  `jpg jpeg jpe jfif png bmp dib webp gif tif tiff tf8 btf ppm pgm pbm pnm pfm jp2 j2k avif heic heif hif npy
-  dcm dicom dic 3fr arw cr2 cr3 crw dcr dng erf fff iiq kdc mef mos mrw nef nrw orf pef raf rw2 rwl sr2 srf srw
-  x3f`.split(/\s+/),
+/** The endings of files that are images, and of those that hold images. */
+const { image_extensions: IMAGES, upload_endings: ARCHIVES } = /** @type {Api.SessionView} */ (
+  session.get()
 );
-/** Files that hold images. */
-const ARCHIVES = [".tar", ".zip", ".parquet", ".npy"];
 const RECORD = 512;
 // A number of a tar's header has eleven octal digits.
 const LARGEST = 8 ** 11 - 1;
@@ -78,7 +76,7 @@ const pathOf = (file) => file.webkitRelativePath.split("/").slice(1).join("/") |
 function isImage(path) {
   const ending = /\.([^./]+)$/.exec(path)?.[1].toLowerCase() ?? "";
   return (
-    IMAGES.has(ending) &&
+    IMAGES.includes(ending) &&
     !path.split("/").some((part) => part.startsWith(".")) &&
     path.isWellFormed()
   );

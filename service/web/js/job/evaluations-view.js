@@ -1,21 +1,10 @@
 import { figure, label, number } from "../core/format.js";
+import { metrics } from "../core/session.js";
 import { saveCsv } from "../charts/csv.js";
 import { Button } from "../ui/button.js";
 import { Empty, Loaded } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { useEvaluations } from "./curves-view.js";
-
-const ORDER = [
-  "linear_top1",
-  "finetune_top1",
-  "knn_top1",
-  "recall_at_1",
-  "instance_recall_at_1",
-  "nmi",
-  "effective_rank",
-  "alignment",
-  "uniformity",
-];
 
 /** A table of all evaluations, the newest first. @param {JobProps} props */
 export function EvaluationsView({ job }) {
@@ -34,8 +23,9 @@ function Table({ job, rows }) {
       ),
     ),
   ];
+  const order = Object.keys(metrics());
   const rank = (/** @type {string} */ name) =>
-    ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length;
+    order.includes(name) ? order.indexOf(name) : order.length;
   names.sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
   const newest = [...rows].sort((one, other) => other.step - one.step);
   const save = () =>
