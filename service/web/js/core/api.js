@@ -105,7 +105,7 @@ export const remove = (path, query) => request(path, { method: "DELETE", query }
  * All items of a list that has several pages, at most `most`.
  * @template {string} Path
  * @param {Path} path @param {object} query @param {AbortSignal} [signal]
- * @returns {Promise<Api.Answer<"GET", Path> extends {data: infer Items} ? Items : never>}
+ * @returns {Promise<Api.Items<Path>>}
  */
 export async function all(path, query, signal, most = 1000) {
   /** @type {any} */
@@ -123,13 +123,10 @@ export async function all(path, query, signal, most = 1000) {
 }
 
 /** A query string; lists repeat their name, and empty values are left out. @param {object} [query] */
-export function queryString(query) {
-  const pairs = new URLSearchParams();
-  for (const [name, value] of Object.entries(query ?? {})) {
-    for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null && each !== "") pairs.append(name, String(each));
-    }
-  }
-  const text = pairs.toString();
+export function queryString(query = {}) {
+  const pairs = Object.entries(query).flatMap(([name, value]) =>
+    [value].flat().map((each) => [name, each ?? ""]),
+  );
+  const text = new URLSearchParams(pairs.filter(([, each]) => each !== "")).toString();
   return text ? `?${text}` : "";
 }

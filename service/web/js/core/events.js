@@ -1,13 +1,16 @@
 import { useEffect, useRef } from "../vendor.js";
 import { get, queryString } from "./api.js";
 import { store } from "./store.js";
-import { visible } from "./visibility.js";
+
+/** Whether the page can be seen: its tab is in front. */
+export const visible = store(!document.hidden);
+document.addEventListener("visibilitychange", () => visible.set(!document.hidden));
 
 /** Whether the stream of events is open. */
 export const live = store(false);
 
-/** @typedef {{listen: (event: Api.EventEntry) => void, opened?: () => void}} Listener */
-/** @type {Set<Listener>} */
+/** @typedef {{listen: (event: Api.EventEntry) => unknown, opened?: () => void}} Listener */
+/** @type {Set<{current: Listener}>} */
 const listeners = new Set();
 /** The id of the newest event, after which a new stream begins. */
 let newestId = "";
@@ -22,7 +25,7 @@ export function openEvents() {
   source = new EventSource(`/v1/events${queryString({ last_event_id: newestId })}`);
   source.onopen = () => {
     live.set(true);
-    for (const each of [...listeners]) each.opened?.();
+    for (const { current } of [...listeners]) current.opened?.();
   };
   source.onerror = () => {
     live.set(false);
@@ -66,7 +69,7 @@ function deliver(message) {
     return;
   }
   newestId = message.lastEventId || newestId;
-  for (const each of [...listeners]) each.listen(event);
+  for (const { current } of [...listeners]) current.listen(event);
 }
 
 /**
@@ -79,12 +82,7 @@ export function useEvents(listen, opened) {
   const newest = useRef({ listen, opened });
   newest.current = { listen, opened };
   useEffect(() => {
-    /** @type {Listener} */
-    const listener = {
-      listen: (event) => newest.current.listen(event),
-      opened: () => newest.current.opened?.(),
-    };
-    listeners.add(listener);
-    return () => void listeners.delete(listener);
+    listeners.add(newest);
+    return () => void listeners.delete(newest);
   }, []);
 }

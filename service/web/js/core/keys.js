@@ -7,7 +7,7 @@ export const helpShown = store(false);
 
 /** @type {string[]} */
 let views = [];
-/** @type {Record<string, (event: KeyboardEvent) => void>[]} */
+/** @type {{current: Record<string, (event: KeyboardEvent) => void>}[]} */
 const layers = [];
 let pendingView = -Infinity;
 
@@ -25,7 +25,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "g") pendingView = performance.now();
   else if (event.key === "?") helpShown.set(true);
   else if (event.key === "/") focusSearch(event);
-  else layers.findLast((keys) => keys[event.key])?.[event.key](event);
+  else layers.findLast((keys) => keys.current[event.key])?.current[event.key](event);
 });
 
 /** The views that `g` and their first letter open: of several with the same letter, the first. @param {string[]} paths */
@@ -55,8 +55,7 @@ export function useKeys(keys) {
   const newest = useRef(keys);
   newest.current = keys;
   useEffect(() => {
-    const layer = new Proxy({}, { get: (_, key) => newest.current[String(key)] });
-    layers.push(layer);
-    return () => void layers.splice(layers.indexOf(layer), 1);
+    layers.push(newest);
+    return () => void layers.splice(layers.indexOf(newest), 1);
   }, []);
 }

@@ -1,3 +1,4 @@
+import { queryString } from "./api.js";
 import { store, useStore } from "./store.js";
 
 /**
@@ -29,18 +30,9 @@ export function useRoute() {
   return useStore(current);
 }
 
-/** The address of a view. @param {string[]} path @param {object | URLSearchParams} [query] */
+/** The address of a view. @param {string[]} path @param {object} [query] */
 export function link(path, query) {
-  const pairs = new URLSearchParams();
-  for (const [name, value] of query instanceof URLSearchParams
-    ? query
-    : Object.entries(query ?? {})) {
-    for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null && each !== "") pairs.append(name, each);
-    }
-  }
-  const text = pairs.toString();
-  return `#/${path.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`;
+  return `#/${path.map(encodeURIComponent).join("/")}${queryString(query)}`;
 }
 
 /** Open a view. @param {string[]} path @param {object} [query] */
@@ -51,14 +43,7 @@ export function go(path, query) {
 /** Change parts of the query in place, without a new entry in the browser's history. @param {object} changes */
 export function setQuery(changes) {
   const { path, query } = current.get();
-  const next = new URLSearchParams(query);
-  for (const [name, value] of Object.entries(changes)) {
-    next.delete(name);
-    for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null && each !== "" && each !== false)
-        next.append(name, each);
-    }
-  }
-  history.replaceState(null, "", link(path, next));
+  const before = Object.fromEntries([...query.keys()].map((name) => [name, query.getAll(name)]));
+  history.replaceState(null, "", link(path, { ...before, ...changes }));
   current.set(parse(location.hash));
 }

@@ -1,6 +1,5 @@
 import { get, onRefused, post, remove, setCsrf } from "./api.js";
-import { read, write } from "./storage.js";
-import { store } from "./store.js";
+import { read, store, write } from "./store.js";
 
 // Whether this browser has had a session. Without one, asking for it would only be refused, which browsers report as an
 // error. The session itself is a cookie that scripts cannot read.

@@ -1,5 +1,4 @@
-import { read, write } from "./storage.js";
-import { store } from "./store.js";
+import { read, store, write } from "./store.js";
 
 const KEY = "dasl-theme";
 const system = matchMedia("(prefers-color-scheme: dark)");

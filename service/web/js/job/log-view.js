@@ -1,7 +1,7 @@
 import { get } from "../core/api.js";
+import { visible } from "../core/events.js";
 import { setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
-import { visible } from "../core/visibility.js";
 import { isFinal } from "../jobs/actions.js";
 import { Button } from "../ui/button.js";
 import { Icon } from "../ui/icon.js";

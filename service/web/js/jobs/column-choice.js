@@ -1,4 +1,4 @@
-import { read, write } from "../core/storage.js";
+import { read, write } from "../core/store.js";
 import { Menu } from "../ui/menu.js";
 import { html, useState } from "../vendor.js";
 import { COLUMNS } from "./columns.js";
