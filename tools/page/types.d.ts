@@ -69,4 +69,6 @@ declare namespace Api {
   };
   type Body<Method extends string, Path extends string> = Operation<Method, Path>["body"];
   type Answer<Method extends string, Path extends string> = Operation<Method, Path>["answer"];
+  /** The items of a list. */
+  type Items<Path extends string> = Answer<"GET", Path> extends { data: infer Data } ? Data : never;
 }

@@ -1,6 +1,7 @@
 import { get } from "../core/api.js";
 import { useEvents } from "../core/events.js";
-import { useCallback, useEffect, useRef, useState } from "../vendor.js";
+import { useResource } from "../core/resource.js";
+import { useRef } from "../vendor.js";
 
 /** Steps that one request returns: about two for each pixel of a chart. */
 const POINTS = 1000;
@@ -17,75 +18,37 @@ const SECONDS = 4;
  * @param {import("./chart.js").Range | null} range
  */
 export function useSeries(job, ended, range) {
-  const [columns, setColumns] = useState(/** @type {Columns | null} */ (null));
-  const [detail, setDetail] = useState(/** @type {Columns | null} */ (null));
-  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
-  const newest = useRef(columns);
+  const newest = useRef(/** @type {Columns | null} */ (null));
   const isStale = useRef(false);
-  newest.current = columns;
-
-  const refresh = useCallback(
-    async (/** @type {AbortSignal} */ signal) => {
-      const known = newest.current;
-      const last = known?.step.at(-1);
-      const isWhole =
-        isStale.current || !known || last === undefined || known.step.length > MOST_POINTS;
-      const query = isWhole ? {} : { from_step: last + 1 };
-      const answer = await get(
-        `/v1/jobs/${encodeURIComponent(job)}/metrics`,
-        { ...query, max_points: POINTS },
-        signal,
-      );
+  const path = /** @type {const} */ (`/v1/jobs/${encodeURIComponent(job)}/metrics`);
+  const whole = useResource(
+    async (signal) => {
+      const known = isStale.current ? null : newest.current;
+      const last = known && known.step.length <= MOST_POINTS ? known.step.at(-1) : undefined;
+      const query = last === undefined ? {} : { from_step: last + 1 };
+      const answer = await get(path, { ...query, max_points: POINTS }, signal);
       isStale.current = false;
-      if (isWhole) setColumns(answer);
-      else if (answer.step.length) setColumns(joined(known, answer));
+      if (!known || last === undefined) newest.current = answer;
+      else if (answer.step.length) newest.current = joined(known, answer);
+      return newest.current;
     },
     [job],
+    { every: ended ? 0 : SECONDS },
   );
-
-  useEffect(() => {
-    const canceled = new AbortController();
-    /** @type {number | undefined} */
-    let timer;
-    const run = async () => {
-      try {
-        await refresh(canceled.signal);
-        setError(null);
-      } catch (problem) {
-        if (!canceled.signal.aborted) setError(problem);
-      }
-      if (!ended && !canceled.signal.aborted) timer = setTimeout(run, SECONDS * 1000);
-    };
-    void run();
-    return () => {
-      canceled.abort();
-      clearTimeout(timer);
-    };
-  }, [job, ended]);
-
   // A job that restarts repeats steps: what is known of them is no longer true.
   useEvents((event) => {
     if (event.job_id === job && event.type === "status" && event.data?.to === "running")
       isStale.current = true;
   });
-
-  useEffect(() => {
-    setDetail(null);
-    if (!range) return undefined;
-    const canceled = new AbortController();
-    const query = {
-      from_step: Math.floor(range.min),
-      to_step: Math.ceil(range.max),
-      max_points: POINTS,
-    };
-    get(`/v1/jobs/${encodeURIComponent(job)}/metrics`, query, canceled.signal).then(
-      setDetail,
-      () => undefined,
-    );
-    return () => canceled.abort();
-  }, [job, range?.min, range?.max]);
-
-  return { columns: detail ?? columns, error };
+  const detail = useResource(
+    async (signal) => {
+      if (!range) return null;
+      const steps = { from_step: Math.floor(range.min), to_step: Math.ceil(range.max) };
+      return get(path, { ...steps, max_points: POINTS }, signal);
+    },
+    [job, range?.min, range?.max],
+  );
+  return { ...whole, data: (detail.data ?? whole.data) || undefined };
 }
 
 /** @param {Columns} known @param {Columns} more @returns {Columns} */

@@ -5,6 +5,7 @@ import { attempt } from "../core/toasts.js";
 import { Button } from "../ui/button.js";
 import { confirm } from "../ui/dialog.js";
 import { Meter } from "../ui/meter.js";
+import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 
 /** The nodes, what of them is in use, and their drains. @param {{cluster: Api.ClusterView, reload: () => void}} props */
@@ -27,30 +28,25 @@ export function Nodes({ cluster, reload }) {
     ${cluster.nodes.length === 0 && html`<p class="muted">None is known yet.</p>`}
     ${
       cluster.nodes.length > 0 &&
-      html`<div class="scroll-x" tabindex="0" role="region" aria-label="Nodes">
-      <table class="plain-table">
-        <thead><tr><th>Node</th><th>CPUs in use</th><th>GPUs in use</th><th>GPU</th><th>State</th><th></th></tr></thead>
-        <tbody>
-          ${cluster.nodes.map(
-            (node) => html`<tr key=${node.id}>
-              <td>${node.name || node.address || node.id}</td>
-              <td><${Use} used=${node.used_cpus} total=${node.total_cpus} name="CPUs" /></td>
-              <td>${node.total_gpus ? html`<${Use} used=${node.used_gpus} total=${node.total_gpus} name="GPUs" />` : "–"}</td>
-              <td>${node.gpu_type ?? "–"}</td>
-              <td>${node.drained ? "drained" : "in use"}</td>
-              <td class="row-actions">
-                ${
-                  isOperator &&
-                  (node.drained
-                    ? html`<${Button} label="Undrain" onClick=${() => undrain(node.id)} />`
-                    : html`<${Button} label="Drain" onClick=${() => drain(node)} />`)
-                }
-              </td>
-            </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>`
+      html`<${Table} label="Nodes" head=${html`<th>Node</th><th>CPUs in use</th><th>GPUs in use</th><th>GPU</th><th>State</th><th></th>`}>
+      ${cluster.nodes.map(
+        (node) => html`<tr key=${node.id}>
+          <td>${node.name || node.address || node.id}</td>
+          <td><${Use} used=${node.used_cpus} total=${node.total_cpus} name="CPUs" /></td>
+          <td>${node.total_gpus ? html`<${Use} used=${node.used_gpus} total=${node.total_gpus} name="GPUs" />` : "–"}</td>
+          <td>${node.gpu_type ?? "–"}</td>
+          <td>${node.drained ? "drained" : "in use"}</td>
+          <td class="row-actions">
+            ${
+              isOperator &&
+              (node.drained
+                ? html`<${Button} label="Undrain" onClick=${() => undrain(node.id)} />`
+                : html`<${Button} label="Drain" onClick=${() => drain(node)} />`)
+            }
+          </td>
+        </tr>`,
+      )}
+    <//>`
     }
     ${
       cluster.drains.length > 0 &&

@@ -4,6 +4,7 @@ import { ago, moment } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { link } from "../core/router.js";
 import { Empty, Loaded } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 
 /** The queue in its order, and what each job waits for. */
@@ -20,23 +21,18 @@ export function QueuePage() {
 
 /** @param {{jobs: Api.QueuedJob[], queued: number}} props */
 function Queue({ jobs, queued }) {
-  return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Queue">
-      <table class="plain-table">
-        <thead><tr><th class="right">#</th><th>Job</th><th>Waits for</th><th>Why</th><th>Starts by</th><th class="right">Priority</th><th class="right">Submitted</th></tr></thead>
-        <tbody>
-          ${jobs.map(
-            (job, index) => html`<tr key=${job.id}>
-              <td class="right muted">${index + 1}</td>
-              <td><a href=${link(["jobs", job.id])}>${job.name}</a></td>
-              <td>${job.waits_for ? html`<span class="tag small">${job.waits_for.replaceAll("-", " ")}</span>` : html`<span class="muted">about to start</span>`}</td>
-              <td class="why">${job.reason}</td>
-              <td title=${job.starts_by ? "At the latest, unless a job of higher priority arrives" : ""}>${job.starts_by ? `${moment(job.starts_by)} (${ago(job.starts_by)})` : "–"}</td>
-              <td class="right">${job.priority}</td>
-              <td class="right" title=${moment(job.created_at)}>${ago(job.created_at)}</td>
-            </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>
+  return html`<${Table} label="Queue" flush head=${html`<th class="right">#</th><th>Job</th><th>Waits for</th><th>Why</th><th>Starts by</th><th class="right">Priority</th><th class="right">Submitted</th>`}>
+      ${jobs.map(
+        (job, index) => html`<tr key=${job.id}>
+          <td class="right muted">${index + 1}</td>
+          <td><a href=${link(["jobs", job.id])}>${job.name}</a></td>
+          <td>${job.waits_for ? html`<span class="tag small">${job.waits_for.replaceAll("-", " ")}</span>` : html`<span class="muted">about to start</span>`}</td>
+          <td class="why">${job.reason}</td>
+          <td title=${job.starts_by ? "At the latest, unless a job of higher priority arrives" : ""}>${job.starts_by ? `${moment(job.starts_by)} (${ago(job.starts_by)})` : "–"}</td>
+          <td class="right">${job.priority}</td>
+          <td class="right" title=${moment(job.created_at)}>${ago(job.created_at)}</td>
+        </tr>`,
+      )}
+    <//>
     ${queued > jobs.length && html`<p class="muted">The first ${jobs.length} of ${queued}.</p>`}`;
 }

@@ -2,6 +2,7 @@ import { get } from "../core/api.js";
 import { count } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { Failure } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html, useState } from "../vendor.js";
 
 const DAYS = [7, 30, 90];
@@ -30,10 +31,9 @@ export function Usage() {
       data &&
       (data.data.length === 0
         ? html`<p class="muted">No use in this time.</p>`
-        : html`<div class="scroll-x" tabindex="0" role="region" aria-label="Use of the cluster"><table class="plain-table">
-          <thead><tr><th>Who</th><th class="right">Jobs</th><th class="right">GPU-hours</th><th class="right">CPU-hours</th></tr></thead>
-          <tbody>${data.data.map((group) => html`<tr><td>${group.name ?? group.value ?? "without a user"}</td><td class="right">${count(group.jobs)}</td><td class="right">${hours(group.gpu_hours)}</td><td class="right">${hours(group.cpu_hours)}</td></tr>`)}</tbody>
-        </table></div>`)
+        : html`<${Table} label="Use of the cluster" head=${html`<th>Who</th><th class="right">Jobs</th><th class="right">GPU-hours</th><th class="right">CPU-hours</th>`}>
+          ${data.data.map((group) => html`<tr><td>${group.name ?? group.value ?? "without a user"}</td><td class="right">${count(group.jobs)}</td><td class="right">${hours(group.gpu_hours)}</td><td class="right">${hours(group.cpu_hours)}</td></tr>`)}
+        <//>`)
     }
   </section>`;
 }

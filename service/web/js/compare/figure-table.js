@@ -4,6 +4,7 @@ import { link } from "../core/router.js";
 import { metrics } from "../core/session.js";
 import { saveCsv } from "../charts/csv.js";
 import { Button } from "../ui/button.js";
+import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 import { common, mayBeChance, remarks } from "./chance.js";
 import { evaluated, NOTHING } from "./evaluated.js";
@@ -54,23 +55,18 @@ export function FigureTable({ groups }) {
     );
   return html`<section class="card">
     <header class="card-head"><h2>Newest evaluation</h2><${Button} icon="download" label="CSV" onClick=${save} /></header>
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Newest evaluation">
-      <table class="plain-table">
-        <thead><tr><th>Metric</th>${groups.map((group, index) => html`<th class="right"><span class="mark" style=${{ "--mark": `var(${group.color})` }}></span>${names[index]}</th>`)}</tr></thead>
-        <tbody>
-          <tr><th scope="row">held-out images</th>${counts.map((each) => html`<td class="right">${count(each)}</td>`)}</tr>
-          ${known.map((name) => [
-            html`<${Row} title=${label(name)} name=${name} data=${data} counts=${counts} best=${bestOf(name, data, counts)} />`,
-            ...baselines
-              .filter(([, baseline]) => has(baseline, name))
-              .map(
-                ([subject, baseline]) =>
-                  html`<${Row} title=${`${label(name)}, ${subject}`} name=${name} data=${baseline} counts=${counts} muted />`,
-              ),
-          ])}
-        </tbody>
-      </table>
-    </div>
+    <${Table} label="Newest evaluation" head=${html`<th>Metric</th>${groups.map((group, index) => html`<th class="right"><span class="mark" style=${{ "--mark": `var(${group.color})` }}></span>${names[index]}</th>`)}`}>
+      <tr><th scope="row">held-out images</th>${counts.map((each) => html`<td class="right">${count(each)}</td>`)}</tr>
+      ${known.map((name) => [
+        html`<${Row} title=${label(name)} name=${name} data=${data} counts=${counts} best=${bestOf(name, data, counts)} />`,
+        ...baselines
+          .filter(([, baseline]) => has(baseline, name))
+          .map(
+            ([subject, baseline]) =>
+              html`<${Row} title=${`${label(name)}, ${subject}`} name=${name} data=${baseline} counts=${counts} muted />`,
+          ),
+      ])}
+    <//>
     ${
       groups.length > 1 &&
       html`<ul class="remarks muted">

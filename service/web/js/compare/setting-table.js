@@ -1,4 +1,5 @@
 import { html, useMemo } from "../vendor.js";
+import { Table } from "../ui/table.js";
 import { differing, flat, shown } from "../job/settings.js";
 
 /**
@@ -26,19 +27,14 @@ export function SettingTable({ jobs }) {
     ${
       rows.length === 0
         ? html`<p class="muted">None: these jobs differ by chance alone.</p>`
-        : html`<div class="scroll-x" tabindex="0" role="region" aria-label="Settings that differ">
-          <table class="plain-table">
-            <thead><tr><th>Setting</th>${jobs.map((job) => html`<th><span class="mark" style=${{ "--mark": `var(${job.color})` }}></span>${job.name}</th>`)}</tr></thead>
-            <tbody>
-              ${rows.map(
-                ({ name, values }) => html`<tr>
-                  <th scope="row"><code>${name}</code></th>
-                  ${values.map((value) => html`<td class=${JSON.stringify(value) === JSON.stringify(values[0]) ? "" : "differs"}>${value === null ? "off" : value === undefined && !name.includes(".") ? "on" : shown(value)}</td>`)}
-                </tr>`,
-              )}
-            </tbody>
-          </table>
-        </div>`
+        : html`<${Table} label="Settings that differ" head=${html`<th>Setting</th>${jobs.map((job) => html`<th><span class="mark" style=${{ "--mark": `var(${job.color})` }}></span>${job.name}</th>`)}`}>
+          ${rows.map(
+            ({ name, values }) => html`<tr>
+              <th scope="row"><code>${name}</code></th>
+              ${values.map((value) => html`<td class=${JSON.stringify(value) === JSON.stringify(values[0]) ? "" : "differs"}>${value === null ? "off" : value === undefined && !name.includes(".") ? "on" : shown(value)}</td>`)}
+            </tr>`,
+          )}
+        <//>`
     }
   </section>`;
 }

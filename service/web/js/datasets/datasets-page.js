@@ -6,6 +6,7 @@ import { may } from "../core/session.js";
 import { Button } from "../ui/button.js";
 import { StatusChip } from "../ui/chip.js";
 import { Empty, Loaded } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 import { AddDialog } from "./add-dialog.js";
 import { DatasetPage } from "./dataset-page.js";
@@ -36,7 +37,7 @@ function List({ isAdding }) {
     <${Loaded} resource=${resource} what="data sets">
       ${({ data }) =>
         data.length
-          ? html`<${Table} rows=${data} />`
+          ? html`<${Datasets} rows=${data} />`
           : html`<${Empty} title="No data sets yet">
               <p>A folder of images is enough, with or without labels; also an archive, a list, a table, or a bucket of an object store.</p>
               ${may("submit") && html`<p><${Button} icon="plus" label="Add a data set" kind="primary" onClick=${add} /></p>`}
@@ -47,25 +48,20 @@ function List({ isAdding }) {
 }
 
 /** @param {{rows: Api.DatasetView[]}} props */
-function Table({ rows }) {
-  return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Data sets">
-    <table class="plain-table">
-      <thead><tr><th>Name</th><th>State</th><th class="right">Images</th><th class="right">Classes</th><th class="right">Median side</th><th class="right">Skipped</th><th class="right">Version</th><th>Where</th><th class="right">Added</th></tr></thead>
-      <tbody>
-        ${rows.map(
-          (row) => html`<tr key=${row.id}>
-            <td><a href=${link(["datasets", row.id])}>${row.name}</a></td>
-            <td><${StatusChip} status=${row.refresh?.state ?? row.state} /></td>
-            <td class="right">${count(row.facts?.num_images)}</td>
-            <td class="right">${count(row.facts?.num_classes)}</td>
-            <td class="right">${row.facts ? `${row.facts.median_size} px` : "–"}</td>
-            <td class="right">${row.report?.num_skipped ? count(row.report.num_skipped) : "–"}</td>
-            <td class="right">${row.version}</td>
-            <td class="where muted" title=${row.uri}>${row.upload ? `uploaded: ${row.upload.filename ?? ""}` : row.uri}</td>
-            <td class="right" title=${moment(row.created_at)}>${ago(row.created_at)}</td>
-          </tr>`,
-        )}
-      </tbody>
-    </table>
-  </div>`;
+function Datasets({ rows }) {
+  return html`<${Table} label="Data sets" flush head=${html`<th>Name</th><th>State</th><th class="right">Images</th><th class="right">Classes</th><th class="right">Median side</th><th class="right">Skipped</th><th class="right">Version</th><th>Where</th><th class="right">Added</th>`}>
+    ${rows.map(
+      (row) => html`<tr key=${row.id}>
+        <td><a href=${link(["datasets", row.id])}>${row.name}</a></td>
+        <td><${StatusChip} status=${row.refresh?.state ?? row.state} /></td>
+        <td class="right">${count(row.facts?.num_images)}</td>
+        <td class="right">${count(row.facts?.num_classes)}</td>
+        <td class="right">${row.facts ? `${row.facts.median_size} px` : "–"}</td>
+        <td class="right">${row.report?.num_skipped ? count(row.report.num_skipped) : "–"}</td>
+        <td class="right">${row.version}</td>
+        <td class="where muted" title=${row.uri}>${row.upload ? `uploaded: ${row.upload.filename ?? ""}` : row.uri}</td>
+        <td class="right" title=${moment(row.created_at)}>${ago(row.created_at)}</td>
+      </tr>`,
+    )}
+  <//>`;
 }

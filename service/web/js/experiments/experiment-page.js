@@ -13,6 +13,7 @@ import { Dialog } from "../ui/dialog.js";
 import { Facts } from "../ui/facts.js";
 import { Icon } from "../ui/icon.js";
 import { Failure, Loading } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html, useEffect, useRef, useState } from "../vendor.js";
 import { Curves } from "./curves.js";
 import { Statuses } from "./experiments-page.js";
@@ -150,20 +151,15 @@ function Jobs({ experiment, variants }) {
   };
   return html`<section class="card">
     <h2>Jobs${results.metric ? html` <span class="muted">${label(results.metric)}</span>` : ""}</h2>
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Jobs by variant and seed">
-      <table class="plain-table">
-        <thead><tr><th>Variant</th>${seeds.map((seed) => html`<th>Seed ${seed}</th>`)}<th>Changes</th></tr></thead>
-        <tbody>
-          ${variants.map(
-            ({ name, color, changes }) => html`<tr>
-              <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${name}</th>
-              ${seeds.map((seed) => cell(name, seed))}
-              <td class="why muted">${Object.keys(changes).length ? html`<code>${written(changes)}</code>` : "none"}</td>
-            </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>
+    <${Table} label="Jobs by variant and seed" head=${html`<th>Variant</th>${seeds.map((seed) => html`<th>Seed ${seed}</th>`)}<th>Changes</th>`}>
+      ${variants.map(
+        ({ name, color, changes }) => html`<tr>
+          <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${name}</th>
+          ${seeds.map((seed) => cell(name, seed))}
+          <td class="why muted">${Object.keys(changes).length ? html`<code>${written(changes)}</code>` : "none"}</td>
+        </tr>`,
+      )}
+    <//>
   </section>`;
 }
 

@@ -8,6 +8,7 @@ import { Code } from "../ui/copy.js";
 import { Icon } from "../ui/icon.js";
 import { Meter } from "../ui/meter.js";
 import { Empty, Loaded } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 import { ExperimentPage } from "./experiment-page.js";
 import { NewExperiment } from "./new-experiment.js";
@@ -37,7 +38,7 @@ function List() {
     <${Loaded} resource=${resource} what="experiments">
       ${({ data, has_more }) =>
         data.length
-          ? html`<${Table} rows=${data} />${has_more && html`<p class="muted">The newest ${data.length}.</p>`}`
+          ? html`<${Experiments} rows=${data} />${has_more && html`<p class="muted">The newest ${data.length}.</p>`}`
           : html`<${Empty} title="No experiments yet">
               <p>An experiment trains variants of a spec with the same seeds, and says in a sentence what their differences allow to say. Does DAR pay on your images?</p>
               <${Code} text="dasl experiments submit examples/is-dar-worth-it.yaml --set dataset=birds" />
@@ -47,24 +48,19 @@ function List() {
 }
 
 /** @param {{rows: Api.ExperimentSummary[]}} props */
-function Table({ rows }) {
-  return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Experiments">
-    <table class="plain-table">
-      <thead><tr><th>Name</th><th>Jobs</th><th>Variants</th><th class="right">Seeds</th><th>Decided by</th><th class="right">Created</th></tr></thead>
-      <tbody>
-        ${rows.map(
-          (row) => html`<tr key=${row.id}>
-            <td><a class="name" href=${link(["experiments", row.id])}>${row.name}</a></td>
-            <td><${Statuses} experiment=${row} /></td>
-            <td class="where" title=${row.variants.map((each) => each.name).join(", ")}>${row.variants.map((each) => each.name).join(", ")}</td>
-            <td class="right">${row.seeds.length}</td>
-            <td>${row.metric ? label(row.metric) : html`<span class="muted">not measured yet</span>`}</td>
-            <td class="right" title=${moment(row.created_at)}>${ago(row.created_at)}</td>
-          </tr>`,
-        )}
-      </tbody>
-    </table>
-  </div>`;
+function Experiments({ rows }) {
+  return html`<${Table} label="Experiments" flush head=${html`<th>Name</th><th>Jobs</th><th>Variants</th><th class="right">Seeds</th><th>Decided by</th><th class="right">Created</th>`}>
+    ${rows.map(
+      (row) => html`<tr key=${row.id}>
+        <td><a class="name" href=${link(["experiments", row.id])}>${row.name}</a></td>
+        <td><${Statuses} experiment=${row} /></td>
+        <td class="where" title=${row.variants.map((each) => each.name).join(", ")}>${row.variants.map((each) => each.name).join(", ")}</td>
+        <td class="right">${row.seeds.length}</td>
+        <td>${row.metric ? label(row.metric) : html`<span class="muted">not measured yet</span>`}</td>
+        <td class="right" title=${moment(row.created_at)}>${ago(row.created_at)}</td>
+      </tr>`,
+    )}
+  <//>`;
 }
 
 /** How many jobs of an experiment have ended, and how. @param {{experiment: Pick<Api.ExperimentSummary, "statuses" | "name">}} props */

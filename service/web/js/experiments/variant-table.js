@@ -3,6 +3,7 @@ import { figure, isShare, label, number } from "../core/format.js";
 import { useResource } from "../core/resource.js";
 import { setQuery } from "../core/router.js";
 import { Icon } from "../ui/icon.js";
+import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 
 /** @type {Record<string, string>} */
@@ -45,26 +46,21 @@ export function VariantTable({ experiment, variants, query }) {
         ${file("csv", "CSV")} ${file("markdown", "Markdown")}
       </span>
     </header>
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Variants">
-      <table class="plain-table">
-        <thead><tr><th>Variant</th><th class="right">Seeds</th><th class="right">Mean</th><th class="right">Std</th><th class="right">Min</th><th class="right">Max</th><th class="right" title="With the same seed">Minus ${data?.baseline ?? results.baseline}${isShare(metric) ? ", points" : ""}</th><th class="right">95 %, t interval</th><th class="right" title="95 % bootstrap interval: too narrow with few seeds; the t interval decides">Range of resampled means</th><th>Verdict${results.metric && !decides ? html` <span class="muted">(${label(results.metric)} decides)</span>` : ""}</th></tr></thead>
-        <tbody>
-          ${shown.variants.map(({ variant, summary, difference, verdict }) => {
-            const color = variants.find((each) => each.name === variant)?.color;
-            const cell = (/** @type {number | null | undefined} */ value) =>
-              html`<td class="right">${valueText(metric, value)}</td>`;
-            return html`<tr>
-              <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${variant}</th>
-              <td class="right">${summary?.n ?? 0}</td>
-              ${cell(summary?.mean)}${cell(summary?.std)}${cell(summary?.min)}${cell(summary?.max)}
-              <td class="right">${difference ? signed(metric, difference.mean) : "–"}</td>
-              <td class="right">${interval(difference?.t_interval)}</td>
-              <td class="right">${interval(difference?.bootstrap_interval)}</td>
-              <td>${verdict && html`<span class=${`chip plain ${(decides && TONES[verdict]) || "gray"}`}>${verdict.replaceAll("_", " ")}</span>`}</td>
-            </tr>`;
-          })}
-        </tbody>
-      </table>
-    </div>
+    <${Table} label="Variants" head=${html`<th>Variant</th><th class="right">Seeds</th><th class="right">Mean</th><th class="right">Std</th><th class="right">Min</th><th class="right">Max</th><th class="right" title="With the same seed">Minus ${data?.baseline ?? results.baseline}${isShare(metric) ? ", points" : ""}</th><th class="right">95 %, t interval</th><th class="right" title="95 % bootstrap interval: too narrow with few seeds; the t interval decides">Range of resampled means</th><th>Verdict${results.metric && !decides ? html` <span class="muted">(${label(results.metric)} decides)</span>` : ""}</th>`}>
+      ${shown.variants.map(({ variant, summary, difference, verdict }) => {
+        const color = variants.find((each) => each.name === variant)?.color;
+        const cell = (/** @type {number | null | undefined} */ value) =>
+          html`<td class="right">${valueText(metric, value)}</td>`;
+        return html`<tr>
+          <th scope="row"><span class="mark" style=${{ "--mark": `var(${color})` }}></span>${variant}</th>
+          <td class="right">${summary?.n ?? 0}</td>
+          ${cell(summary?.mean)}${cell(summary?.std)}${cell(summary?.min)}${cell(summary?.max)}
+          <td class="right">${difference ? signed(metric, difference.mean) : "–"}</td>
+          <td class="right">${interval(difference?.t_interval)}</td>
+          <td class="right">${interval(difference?.bootstrap_interval)}</td>
+          <td>${verdict && html`<span class=${`chip plain ${(decides && TONES[verdict]) || "gray"}`}>${verdict.replaceAll("_", " ")}</span>`}</td>
+        </tr>`;
+      })}
+    <//>
   </section>`;
 }

@@ -1,17 +1,11 @@
-import { get } from "../core/api.js";
-import { useEvents } from "../core/events.js";
 import { ago, bytes } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { Empty, Loaded } from "../ui/state.js";
 import { html } from "../vendor.js";
+import { useJobList } from "./job-list.js";
 
 /** The pictures that a job drew, and its other files. @param {JobProps} props */
 export function ArtifactsView({ job }) {
-  const resource = useResource(
-    async (signal) => (await get(`/v1/jobs/${job.id}/artifacts`, {}, signal)).data,
-    [job.id],
-  );
-  useEvents((event) => event.job_id === job.id && event.type === "artifact" && resource.reload());
+  const resource = useJobList(job, `/v1/jobs/${job.id}/artifacts`, "artifact");
   return html`<${Loaded} resource=${resource} what="files">
     ${(files) => {
       if (!files.length)

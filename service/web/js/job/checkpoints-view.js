@@ -1,7 +1,5 @@
-import { get, patch, remove } from "../core/api.js";
-import { useEvents } from "../core/events.js";
+import { patch, remove } from "../core/api.js";
 import { ago, bytes, moment, number, percent } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { may } from "../core/session.js";
 import { attempt } from "../core/toasts.js";
 import { Button } from "../ui/button.js";
@@ -9,33 +7,25 @@ import { Code } from "../ui/copy.js";
 import { confirm, Dialog } from "../ui/dialog.js";
 import { later } from "../ui/later.js";
 import { Empty, Loaded } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html, useState } from "../vendor.js";
+import { useJobList } from "./job-list.js";
 
 const ModelRuns = later(async () => (await import("../models/model-runs.js")).ModelRuns);
 
 /** The checkpoints of a job, the newest first: download, pin, delete, load. @param {JobProps} props */
 export function CheckpointsView({ job }) {
-  const resource = useResource(
-    async (signal) => (await get(`/v1/jobs/${job.id}/checkpoints`, {}, signal)).data,
-    [job.id],
-  );
+  const resource = useJobList(job, `/v1/jobs/${job.id}/checkpoints`, "checkpoint");
   const [opened, setOpened] = useState(/** @type {Api.CheckpointView | null} */ (null));
-  useEvents(
-    (event) => event.job_id === job.id && event.type === "checkpoint" && resource.reload(),
-    resource.reload,
-  );
   return html`<${Loaded} resource=${resource} what="checkpoints">
     ${(all) => {
       const rows = all.filter((each) => each.state !== "deleted").reverse();
       if (!rows.length)
         return html`<${Empty} title="No checkpoints"><p>They are saved at the ends of epochs, every few minutes, and when a job is paused.</p><//>`;
       const best = bestOf(rows, job);
-      return html`<div class="scroll-x card flush" tabindex="0" role="region" aria-label="Checkpoints">
-          <table class="plain-table">
-            <thead><tr><th>Checkpoint</th><th class="right">Epoch</th><th class="right">Step</th><th class="right">k-NN</th><th class="right">Size</th><th>Saved</th><th></th></tr></thead>
-            <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} isBest=${row.id === best} onOpen=${() => setOpened(row)} reload=${resource.reload} />`)}</tbody>
-          </table>
-        </div>
+      return html`<${Table} label="Checkpoints" flush head=${html`<th>Checkpoint</th><th class="right">Epoch</th><th class="right">Step</th><th class="right">k-NN</th><th class="right">Size</th><th>Saved</th><th></th>`}>
+          ${rows.map((row) => html`<${Row} key=${row.id} row=${row} isBest=${row.id === best} onOpen=${() => setOpened(row)} reload=${resource.reload} />`)}
+        <//>
         <${ModelRuns} job=${job} checkpoints=${rows} />
         ${opened && html`<${Files} checkpoint=${opened} onClose=${() => setOpened(null)} />`}`;
     }}

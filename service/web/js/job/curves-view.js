@@ -1,8 +1,6 @@
 import { get } from "../core/api.js";
-import { useEvents } from "../core/events.js";
 import { label } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { useResource } from "../core/resource.js";
 import { attempt } from "../core/toasts.js";
 import { COLORS } from "../charts/chart.js";
 import { saveCsv } from "../charts/csv.js";
@@ -11,8 +9,9 @@ import { panelsOf } from "../charts/panels.js";
 import { useSeries } from "../charts/series.js";
 import { chooseRange, CurveToolbar, viewOf } from "../charts/toolbar.js";
 import { isFinal } from "../jobs/actions.js";
-import { Empty, Failure, Loading } from "../ui/state.js";
+import { Empty, Loaded } from "../ui/state.js";
 import { html, useMemo } from "../vendor.js";
+import { measured, useJobList } from "./job-list.js";
 
 const BASELINES = { raw: "raw pixels", untrained: "untrained", start: "start weights" };
 
@@ -20,35 +19,23 @@ const BASELINES = { raw: "raw pixels", untrained: "untrained", start: "start wei
 /** The curves of a job, which share zoom and cursor. @param {JobProps} props */
 export function CurvesView({ job, query }) {
   const view = viewOf(query);
-  const { columns, error } = useSeries(job.id, isFinal(job), view.time ? null : view.range);
-  const evaluations = useEvaluations(job.id);
+  const series = useSeries(job.id, isFinal(job), view.time ? null : view.range);
+  const columns = series.data;
+  const evaluations = useJobList(job, `/v1/jobs/${job.id}/evaluations`, "evaluation");
   const panels = useMemo(
     () => (columns ? drawn(columns, evaluations.data ?? [], view.time) : []),
     [columns, evaluations.data, view.time],
   );
   useKeys({ z: () => chooseRange(null) });
-  if (!columns)
-    return error ? html`<${Failure} error=${error} />` : html`<${Loading} what="curves" />`;
-  if (panels.length === 0) return html`<${Nothing} job=${job} />`;
-  return html`<${CurveToolbar} view=${view} onSave=${() => attempt(() => save(job))}>
+  const curves = html`<${CurveToolbar} view=${view} onSave=${() => attempt(() => save(job))}>
       <span class="muted small wide-only">Drag to zoom, double-click to reset</span>
     <//>
     <div class="panels">
       ${panels.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync=${job.id} />`)}
     </div>`;
-}
-
-/** The evaluations of a job, repeated after each new one. @param {string} id */
-export function useEvaluations(id) {
-  const resource = useResource(
-    async (signal) => (await get(`/v1/jobs/${id}/evaluations`, {}, signal)).data,
-    [id],
-  );
-  useEvents(
-    (event) => event.job_id === id && event.type === "evaluation" && resource.reload(),
-    resource.reload,
-  );
-  return resource;
+  return html`<${Loaded} resource=${series} what="curves">
+    ${() => (panels.length ? curves : html`<${Nothing} job=${job} />`)}
+  <//>`;
 }
 
 /** @param {Api.MetricColumns} columns @param {Api.EvaluationView[]} evaluations @param {boolean} isTime */
@@ -56,14 +43,9 @@ function drawn(columns, evaluations, isTime) {
   const trained = evaluations.filter(
     (each) => each.subject === "backbone" || each.subject === "embedding",
   );
-  const measured = new Set(
-    trained.flatMap((each) =>
-      Object.keys(each.metrics).filter((name) => typeof each.metrics[name] === "number"),
-    ),
-  );
   const start = columns.time[0] ?? 0;
   const steps = isTime ? columns.time.map((time) => time - start) : columns.step;
-  return panelsOf(Object.keys(columns.values), [...measured])
+  return panelsOf(Object.keys(columns.values), measured(trained))
     .map(({ id, title, of, names }) => {
       if (of === "metrics") {
         const lines = names.map((name, index) => ({

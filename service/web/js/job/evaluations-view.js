@@ -3,30 +3,26 @@ import { metrics } from "../core/session.js";
 import { saveCsv } from "../charts/csv.js";
 import { Button } from "../ui/button.js";
 import { Empty, Loaded } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
-import { useEvaluations } from "./curves-view.js";
+import { measured, useJobList } from "./job-list.js";
 
 /** A table of all evaluations, the newest first. @param {JobProps} props */
 export function EvaluationsView({ job }) {
-  const evaluations = useEvaluations(job.id);
+  const evaluations = useJobList(job, `/v1/jobs/${job.id}/evaluations`, "evaluation");
   return html`<${Loaded} resource=${evaluations} what="evaluations">
-    ${(rows) => (rows.length ? html`<${Table} job=${job} rows=${rows} />` : html`<${Empty} title="Not evaluated yet"><p>Held-out images are evaluated before the first step, and as <code>evaluate.every_epochs</code> says.</p><//>`)}
+    ${(rows) => (rows.length ? html`<${Evaluations} job=${job} rows=${rows} />` : html`<${Empty} title="Not evaluated yet"><p>Held-out images are evaluated before the first step, and as <code>evaluate.every_epochs</code> says.</p><//>`)}
   <//>`;
 }
 
 /** @param {{job: Api.JobView, rows: Api.EvaluationView[]}} props */
-function Table({ job, rows }) {
-  const names = [
-    ...new Set(
-      rows.flatMap((row) =>
-        Object.keys(row.metrics).filter((name) => typeof row.metrics[name] === "number"),
-      ),
-    ),
-  ];
+function Evaluations({ job, rows }) {
   const order = Object.keys(metrics());
   const rank = (/** @type {string} */ name) =>
     order.includes(name) ? order.indexOf(name) : order.length;
-  names.sort((one, other) => rank(one) - rank(other) || (one < other ? -1 : 1));
+  const names = measured(rows).sort(
+    (one, other) => rank(one) - rank(other) || (one < other ? -1 : 1),
+  );
   const newest = [...rows].sort((one, other) => other.step - one.step);
   const save = () =>
     saveCsv(
@@ -40,17 +36,12 @@ function Table({ job, rows }) {
       ]),
     );
   return html`<div class="toolbar"><span class="grow"></span><${Button} icon="download" label="CSV" onClick=${save} /></div>
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Evaluations">
-      <table class="plain-table">
-        <thead><tr><th>Subject</th><th class="right">Epoch</th><th class="right">Step</th>${names.map((name) => html`<th class="right">${label(name)}</th>`)}</tr></thead>
-        <tbody>
-          ${newest.map(
-            (row) => html`<tr>
-              <td>${row.subject}</td><td class="right">${number(row.epoch)}</td><td class="right">${row.step}</td>
-              ${names.map((name) => html`<td class="right">${figure(name, row.metrics[name], 2)}</td>`)}
-            </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>`;
+    <${Table} label="Evaluations" head=${html`<th>Subject</th><th class="right">Epoch</th><th class="right">Step</th>${names.map((name) => html`<th class="right">${label(name)}</th>`)}`}>
+      ${newest.map(
+        (row) => html`<tr>
+          <td>${row.subject}</td><td class="right">${number(row.epoch)}</td><td class="right">${row.step}</td>
+          ${names.map((name) => html`<td class="right">${figure(name, row.metrics[name], 2)}</td>`)}
+        </tr>`,
+      )}
+    <//>`;
 }

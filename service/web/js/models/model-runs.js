@@ -18,6 +18,7 @@ import { StatusChip } from "../ui/chip.js";
 import { confirm } from "../ui/dialog.js";
 import { Meter } from "../ui/meter.js";
 import { Failure } from "../ui/state.js";
+import { Table } from "../ui/table.js";
 import { html, useState } from "../vendor.js";
 import { NeighborDialog } from "./neighbor-dialog.js";
 import { RunDialog } from "./run-dialog.js";
@@ -61,12 +62,9 @@ export function ModelRuns({ job, checkpoints }) {
     ${runs.data && !rows.length && html`<p class="muted">Evaluate this backbone on another data set, embed images with it, or export it: nothing needs to be downloaded.</p>`}
     ${
       rows.length > 0 &&
-      html`<div class="scroll-x" tabindex="0" role="region" aria-label="Runs of the model">
-      <table class="plain-table">
-        <thead><tr><th>Run</th><th>Data set</th><th>State</th><th>Result</th><th>Files</th><th class="right">Requested</th><th></th></tr></thead>
-        <tbody>${rows.map((run) => html`<${Row} key=${run.id} run=${run} name=${runs.data?.names.get(run.dataset_id ?? "")} reload=${runs.reload} />`)}</tbody>
-      </table>
-    </div>`
+      html`<${Table} label="Runs of the model" head=${html`<th>Run</th><th>Data set</th><th>State</th><th>Result</th><th>Files</th><th class="right">Requested</th><th></th>`}>
+      ${rows.map((run) => html`<${Row} key=${run.id} run=${run} name=${runs.data?.names.get(run.dataset_id ?? "")} reload=${runs.reload} />`)}
+    <//>`
     }
     ${opened === "neighbors" && html`<${NeighborDialog} job=${job} checkpoint=${checkpoint} onClose=${close} onEmbed=${() => setOpened("embeddings")} />`}
     ${KINDS.filter((kind) => kind === opened).map((kind) => html`<${RunDialog} key=${kind} kind=${kind} checkpoint=${checkpoint} onClose=${close} onDone=${runs.reload} />`)}
