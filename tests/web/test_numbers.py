@@ -26,7 +26,7 @@ APART = (
 )
 NEAR = "k-NN top-1: differences below 4.47 points may be chance (1,000 held-out images)."
 TABLES: dict[str, list[tuple[list[Any], Any]]] = {
-    "charts/smoothing smooth": [
+    "charts/panel smooth": [
         ([[3, 3, 3], 0.9], [3, 3, 3]),  # from the first value on
         ([[2, None, 4], 0.5], [2, None, 10 / 3]),
         ([[2, None, 4], 0], [2, None, 4]),

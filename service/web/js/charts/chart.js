@@ -1,14 +1,11 @@
-import { theme } from "../core/theme.js";
+import { rgbOf, theme } from "../core/theme.js";
 import { useStore } from "../core/store.js";
 import { number } from "../core/format.js";
 import { html, useEffect, useRef } from "../vendor.js";
 
-/** Colors of series that people with any color vision can tell apart, for both themes. */
-export const COLORS = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
-
 /**
  * @typedef {{label: string, color: string, dash?: number[], raw?: boolean, edge?: "high" | "low", points?: boolean}} Line
- *   `color` is a CSS variable with six hexadecimal digits; `raw` lines are faint and not in the legend; a line with the
+ *   `color` is a token of `rgbOf`; `raw` lines are faint and not in the legend; a line with the
  *   edge `high` and the `low` one after it bound a band
  * @typedef {{min: number, max: number}} Range
  * @typedef {(number | null)[]} Values
@@ -91,11 +88,11 @@ function summary(name, data, lines) {
  * @returns {uPlot.Options}
  */
 function describe(element, lines, { log, time, sync, choose }) {
-  const style = getComputedStyle(element);
-  const color = (/** @type {string} */ variable) => style.getPropertyValue(variable).trim();
+  const color = (/** @type {string} */ token, opacity = 1) =>
+    `rgb(${rgbOf(token).join(" ")} / ${opacity})`;
   const axis = {
     stroke: color("--muted"),
-    font: `11px ${style.fontFamily}`,
+    font: `11px ${getComputedStyle(element).fontFamily}`,
     grid: { stroke: color("--grid"), width: 1 },
     ticks: { show: false },
   };
@@ -127,7 +124,7 @@ function describe(element, lines, { log, time, sync, choose }) {
       ...lines.map((line) => ({
         label: line.label,
         class: line.raw || line.edge ? "raw" : undefined,
-        stroke: line.edge ? "transparent" : line.raw ? `${color(line.color)}48` : color(line.color),
+        stroke: line.edge ? "transparent" : line.raw ? color(line.color, 0.28) : color(line.color),
         width: line.raw || line.edge ? 1 : 1.6,
         dash: line.dash,
         spanGaps: true,
@@ -142,7 +139,7 @@ function describe(element, lines, { log, time, sync, choose }) {
         ? [
             {
               series: /** @type {[number, number]} */ ([index + 1, index + 2]),
-              fill: `${color(line.color)}2c`,
+              fill: color(line.color, 0.17),
             },
           ]
         : [],

@@ -1,8 +1,7 @@
-import { html, useMemo } from "../vendor.js";
-import { Button } from "../ui/button.js";
+import { setQuery } from "../core/router.js";
+import { Button, Segmented } from "../ui/controls.js";
 import { Chart } from "./chart.js";
-import { smooth } from "./smoothing.js";
-import { chooseRange, toggleLog } from "./toolbar.js";
+import { html, useMemo } from "../vendor.js";
 
 /**
  * @typedef {import("./chart.js").Values} Values
@@ -12,7 +11,7 @@ import { chooseRange, toggleLog } from "./toolbar.js";
  */
 /**
  * A chart with its title.
- * @param {Curves & {view: import("./toolbar.js").View, sync: string}} props
+ * @param {Curves & {view: View, sync: string}} props
  */
 export function Panel({ id, title, x, lines, view, sync }) {
   const isLog =
@@ -68,4 +67,78 @@ function prepared(x, lines, smoothing, isLog) {
     drawn.push(line);
   }
   return { data, drawn };
+}
+
+/**
+ * The exponential moving average of the values that are there, corrected for its start at zero.
+ * @param {(number | null)[]} values
+ * @param {number} weight of the past, from 0 to 1
+ */
+export function smooth(values, weight) {
+  if (!weight) return values;
+  let sum = 0;
+  let total = 0;
+  return values.map((value) => {
+    if (value === null || value === undefined) return null;
+    sum = sum * weight + value * (1 - weight);
+    total = total * weight + (1 - weight);
+    return sum / total;
+  });
+}
+
+/**
+ * @typedef {ReturnType<typeof viewOf>} View
+ * @typedef {import("./chart.js").Range} Range
+ */
+
+/**
+ * How curves are shown, which the address keeps: smoothing, the x axis, and the range of steps.
+ * @param {URLSearchParams} query
+ */
+export function viewOf(query) {
+  const [min, max] = (query.get("range") ?? "").split("-").map(Number);
+  return {
+    smoothing: Math.min(0.99, Math.max(0, Number(query.get("smooth") ?? 0) || 0)),
+    time: query.get("x") === "time",
+    log: new Set((query.get("log") ?? "").split(",").filter(Boolean)),
+    range: max > min ? { min, max } : null,
+  };
+}
+
+/** @param {Range | null} range */
+export function chooseRange(range) {
+  setQuery({ range: range && `${Math.floor(range.min)}-${Math.ceil(range.max)}` });
+}
+
+/** @param {Set<string>} chosen @param {string} panel */
+function toggleLog(chosen, panel) {
+  const next = new Set(chosen);
+  if (!next.delete(panel)) next.add(panel);
+  setQuery({ log: [...next].join(",") });
+}
+
+/**
+ * Controls above the curves; `onlySteps`: there is no axis of times.
+ * @param {{view: View, onSave?: () => unknown, onlySteps?: boolean, children?: Content}} props
+ */
+export function CurveToolbar({ view, onSave, onlySteps, children }) {
+  return html`<div class="toolbar">
+    <label class="slider">
+      Smoothing
+      <input
+        type="range"
+        min="0"
+        max="0.99"
+        step="0.01"
+        value=${view.smoothing}
+        onInput=${(event) => setQuery({ smooth: Number(event.currentTarget.value) || null })}
+      />
+      <output>${view.smoothing.toFixed(2)}</output>
+    </label>
+    ${!onlySteps && html`<${Segmented} label="Horizontal axis" options=${{ "": "Step", time: "Time" }} value=${view.time ? "time" : ""} onChange=${(x) => setQuery({ x, range: null })} />`}
+    ${view.range && html`<${Button} icon="reset" label="All steps" onClick=${() => chooseRange(null)} />`}
+    <span class="grow"></span>
+    ${children}
+    ${onSave && html`<${Button} icon="download" label="CSV" title="Save the values as a table" onClick=${onSave} />`}
+  </div>`;
 }

@@ -1,6 +1,5 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
-import { useResource } from "../core/resource.js";
 import { useRef } from "../vendor.js";
 
 /** Steps that one request returns: about two for each pixel of a chart. */

@@ -1,10 +1,9 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
 import { ago, moment } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { link } from "../core/router.js";
 import { Empty, Loaded } from "../ui/state.js";
-import { Table } from "../ui/table.js";
+import { Ago, Table } from "../ui/values.js";
 import { html } from "../vendor.js";
 
 /** The queue in its order, and what each job waits for. */
@@ -30,7 +29,7 @@ function Queue({ jobs, queued }) {
           <td class="why">${job.reason}</td>
           <td title=${job.starts_by ? "At the latest, unless a job of higher priority arrives" : ""}>${job.starts_by ? `${moment(job.starts_by)} (${ago(job.starts_by)})` : "–"}</td>
           <td class="right">${job.priority}</td>
-          <td class="right" title=${moment(job.created_at)}>${ago(job.created_at)}</td>
+          <td class="right"><${Ago} at=${job.created_at} /></td>
         </tr>`,
       )}
     <//>

@@ -1,6 +1,6 @@
 import { get } from "../core/api.js";
 import { ago } from "../core/format.js";
-import { Icon } from "../ui/icon.js";
+import { Icon } from "../ui/controls.js";
 import { html, useEffect, useState } from "../vendor.js";
 
 /** A search for a job to add. @param {{known: string[], onAdd: (id: string) => void}} props */

@@ -1,10 +1,9 @@
-import { get } from "../core/api.js";
-import { useResource } from "../core/resource.js";
+import { get, useResource } from "../core/api.js";
 import { link, setQuery } from "../core/router.js";
-import { COLORS } from "../charts/chart.js";
+import { COLORS } from "../core/theme.js";
 import { isFinal } from "../jobs/actions.js";
-import { Button } from "../ui/button.js";
-import { StatusChip, VerdictChip } from "../ui/chip.js";
+import { Button, Select } from "../ui/controls.js";
+import { StatusChip, VerdictChip } from "../ui/values.js";
 import { Empty, Failure, Loading } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { AddJob } from "./add-job.js";
@@ -44,12 +43,7 @@ export function ComparePage({ query }) {
     <div class="page-head"><h1>Compare</h1>${ids.length < MOST && html`<${AddJob} known=${ids} onAdd=${(/** @type {string} */ id) => choose([...ids, id])} />`}
       ${
         ways.length > 0 &&
-        html`<label class="inline muted">Group by
-        <select value=${by} onChange=${(event) => setQuery({ by: event.currentTarget.value })}>
-          <option value="" selected=${!by}>nothing</option>
-          ${ways.map((way) => html`<option value=${way} selected=${way === by}>${way}</option>`)}
-        </select>
-      </label>`
+        html`<label class="inline muted">Group by <${Select} options=${[["", "nothing"], ...ways.map((way) => [way, way])]} value=${by} onChange=${(way) => setQuery({ by: way })} /></label>`
       }
     </div>
     ${wished.length > MOST && html`<p class="muted">The first ${MOST} of ${wished.length} jobs.</p>`}

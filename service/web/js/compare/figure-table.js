@@ -1,10 +1,10 @@
 import { count, figure, label } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { useResource } from "../core/api.js";
 import { link } from "../core/router.js";
 import { metrics } from "../core/session.js";
 import { saveCsv } from "../charts/csv.js";
-import { Button } from "../ui/button.js";
-import { Table } from "../ui/table.js";
+import { Button } from "../ui/controls.js";
+import { Table } from "../ui/values.js";
 import { html } from "../vendor.js";
 import { common, mayBeChance, remarks } from "./chance.js";
 import { evaluated, NOTHING } from "./evaluated.js";

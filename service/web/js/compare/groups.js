@@ -1,4 +1,4 @@
-import { COLORS } from "../charts/chart.js";
+import { COLORS } from "../core/theme.js";
 
 /** Intervals in which longer series of several jobs are averaged: their thinned steps differ. */
 const INTERVALS = 250;

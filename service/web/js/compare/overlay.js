@@ -1,11 +1,9 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { label } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { useResource } from "../core/resource.js";
-import { Panel } from "../charts/panel.js";
-import { chooseRange, CurveToolbar, viewOf } from "../charts/toolbar.js";
+import { chooseRange, CurveToolbar, Panel, viewOf } from "../charts/panel.js";
 import { meanOf } from "./groups.js";
-import { Failure, Loading } from "../ui/state.js";
+import { Loaded } from "../ui/state.js";
 import { html, useMemo } from "../vendor.js";
 
 /** What is compared: metrics of training, and of evaluations. */
@@ -37,25 +35,20 @@ const POINTS = 500;
 export function Overlay({ groups, live, query }) {
   const view = viewOf(query);
   const range = view.time ? null : view.range;
-  const { data, error, reload } = useResource(
-    (signal) => load(groups, range, signal),
-    [range?.min, range?.max],
-    { every: live ? 8 : 0 },
-  );
+  const resource = useResource((signal) => load(groups, range, signal), [range?.min, range?.max], {
+    every: live ? 8 : 0,
+  });
+  const { data } = resource;
   const panels = useMemo(
     () =>
-      data
-        ? [...EVALUATED, ...TRAINING].flatMap((name) => panel(name, groups, data, view.time))
-        : [],
+      data && [...EVALUATED, ...TRAINING].flatMap((name) => panel(name, groups, data, view.time)),
     [data, view.time],
   );
   useKeys({ z: () => chooseRange(null) });
-  if (!data)
-    return error
-      ? html`<${Failure} error=${error} onRetry=${reload} />`
-      : html`<${Loading} what="curves" />`;
-  return html`<${CurveToolbar} view=${view} />
-    <div class="panels">${panels.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync="compare" />`)}</div>`;
+  return html`<${Loaded} resource=${resource} what="curves">
+    ${() => html`<${CurveToolbar} view=${view} />
+      <div class="panels">${panels?.map((panel) => html`<${Panel} key=${panel.id} ...${panel} view=${view} sync="compare" />`)}</div>`}
+  <//>`;
 }
 
 /** @param {Group[]} groups @param {import("../charts/chart.js").Range | null} range @param {AbortSignal} signal */

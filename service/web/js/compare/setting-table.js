@@ -1,5 +1,5 @@
 import { html, useMemo } from "../vendor.js";
-import { Table } from "../ui/table.js";
+import { Table } from "../ui/values.js";
 import { differing, flat, shown } from "../job/settings.js";
 
 /**

@@ -1,14 +1,14 @@
-import { Problem, get, post } from "../core/api.js";
+import { get, post, Problem } from "../core/api.js";
 import { bytes, count } from "../core/format.js";
 import { go } from "../core/router.js";
 import { say } from "../core/toasts.js";
-import { Button } from "../ui/button.js";
+import { Button, Segmented } from "../ui/controls.js";
 import { Dialog } from "../ui/dialog.js";
-import { FieldProblem, otherProblems } from "../ui/field-problem.js";
-import { Failure } from "../ui/state.js";
+import { Failure, FieldProblem, otherProblems, useRefusal } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
 import { send } from "./uploads.js";
 
+const PLACES = { there: "Where jobs run", here: "On this computer" };
 const FIELDS = ["name", "uri", "source.split", "source.labels"];
 /** Whether the service runs on the browser's machine, and can read its files by their paths. */
 const IS_LOCAL = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
@@ -25,10 +25,10 @@ export function AddDialog({ onClose, onAdded }) {
   const [isUpload, setUpload] = useState(!IS_LOCAL);
   const [fields, setFields] = useState({ name: "", uri: "", split: "", labels: "auto" });
   const [content, setContent] = useState(/** @type {Images | null} */ (null));
-  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
-  const switchTo = (/** @type {boolean} */ upload) => {
-    setUpload(upload);
-    setError(null);
+  const { refusal: error, attempt, forget } = useRefusal();
+  const switchTo = (/** @type {string} */ place) => {
+    setUpload(place === "here");
+    forget();
   };
   const set =
     (/** @type {keyof typeof fields} */ name) =>
@@ -41,42 +41,29 @@ export function AddDialog({ onClose, onAdded }) {
       ...(fields.split && { split: fields.split }),
     });
     const about = { name: fields.name || proposed, source };
-    try {
-      const images = isUpload ? content : null;
-      const added = images
-        ? await createUpload(about, images)
-        : await post("/v1/datasets", { ...about, uri: fields.uri });
-      if (images) void send(added.id, images, added.upload?.received ?? 0);
-      onAdded();
-      go(["datasets", added.id]);
-    } catch (problem) {
-      setError(problem);
-    }
+    const images = isUpload ? content : null;
+    const added = images
+      ? await createUpload(about, images)
+      : await post("/v1/datasets", { ...about, uri: fields.uri });
+    if (images) void send(added.id, images, added.upload?.received ?? 0);
+    onAdded();
+    go(["datasets", added.id]);
   };
-  const choose = async (/** @type {ChangeOf<HTMLInputElement>} */ { currentTarget: field }) => {
+  const choose = (/** @type {ChangeOf<HTMLInputElement>} */ { currentTarget: field }) => {
     const files = [...(field.files ?? [])];
     field.value = ""; // Else choosing the same files again fires no event.
-    try {
-      const { contentOf } = await import("./content.js");
-      setContent(contentOf(files));
-      setError(null);
-    } catch (problem) {
-      setContent(null);
-      setError(problem);
-    }
+    setContent(null);
+    return attempt(async () => setContent((await import("./content.js")).contentOf(files)));
   };
   const others = otherProblems(error, FIELDS);
   return html`<${Dialog}
     title="Add a data set"
     onClose=${onClose}
     footer=${html`<${Button} label="Cancel" onClick=${onClose} />
-      <${Button} label=${isUpload ? "Upload" : "Add"} kind="primary" disabled=${isUpload && !content} onClick=${add} />`}
+      <${Button} label=${isUpload ? "Upload" : "Add"} kind="primary" disabled=${isUpload && !content} onClick=${() => attempt(add)} />`}
   >
     <div class="form">
-      <div class="segmented" role="group" aria-label="Where the images are">
-        <${Button} label="Where jobs run" pressed=${!isUpload} onClick=${() => switchTo(false)} />
-        <${Button} label="On this computer" pressed=${isUpload} onClick=${() => switchTo(true)} />
-      </div>
+      <${Segmented} label="Where the images are" options=${PLACES} value=${isUpload ? "here" : "there"} onChange=${switchTo} />
       ${isUpload ? html`<${FilePicker} content=${content} onChoose=${choose} />` : html`<${LocationField} uri=${fields.uri} onInput=${set("uri")} error=${error} />`}
       <label>Name<input value=${fields.name} onInput=${set("name")} placeholder=${proposed || "birds"} /><${FieldProblem} error=${error} field="name" /></label>
       <label>Split, if there are several<input value=${fields.split} onInput=${set("split")} placeholder="train" /><${FieldProblem} error=${error} field="source.split" /></label>

@@ -1,40 +1,37 @@
-import { get, post, remove } from "../core/api.js";
+import { get, post, remove, useResource } from "../core/api.js";
 import { bytes, count, moment } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { go, link } from "../core/router.js";
 import { may } from "../core/session.js";
 import { useStore } from "../core/store.js";
 import { attempt } from "../core/toasts.js";
-import { Button } from "../ui/button.js";
-import { StatusChip } from "../ui/chip.js";
+import { Button, Icon } from "../ui/controls.js";
+import { Facts, Meter, StatusChip, Table } from "../ui/values.js";
 import { confirm } from "../ui/dialog.js";
-import { Facts } from "../ui/facts.js";
-import { Icon } from "../ui/icon.js";
-import { Meter } from "../ui/meter.js";
-import { Failure, Loading } from "../ui/state.js";
+import { Loaded } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { Report } from "./report.js";
 import { send, stop, uploads } from "./uploads.js";
-import { Versions } from "./versions.js";
 import { Views } from "./views.js";
 
 /** One data set: what was found in it, what was skipped and why, its versions and views. @param {{id: string}} props */
 export function DatasetPage({ id }) {
-  const { data, error, reload } = useResource(
+  const resource = useResource(
     (signal) => get(`/v1/datasets/${encodeURIComponent(id)}`, {}, signal),
     [id],
-    {
-      every: (answer) => (isMoving(answer) ? 1.5 : 0),
-    },
+    { every: (answer) => (isMoving(answer) ? 1.5 : 0) },
   );
-  if (!data)
-    return error
-      ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>`
-      : html`<${Loading} what="the data set" />`;
+  return html`<div class="page">
+    <${Loaded} resource=${resource} what="the data set">
+      ${(data) => html`<${Dataset} data=${data} reload=${resource.reload} />`}
+    <//>
+  </div>`;
+}
+
+/** @param {{data: Api.DatasetView, reload: () => void}} props */
+function Dataset({ data, reload }) {
   const state = data.refresh?.state ?? data.state;
   const problem = data.error ?? data.refresh?.error;
-  return html`<div class="page">
-    <${Head} dataset=${data} state=${state} reload=${reload} />
+  return html`<${Head} dataset=${data} state=${state} reload=${reload} />
     ${problem && html`<div class="notice red" role="alert"><strong>${data.error ? "Not usable" : "The refresh failed"}</strong><p>${problem.message}</p></div>`}
     ${isMoving(data) && (data.upload && state === "uploading" ? html`<${Upload} id=${data.id} upload=${data.upload} />` : html`<${Progress} state=${state} progress=${data.progress} />`)}
     <${Facts}
@@ -49,8 +46,7 @@ export function DatasetPage({ id }) {
       ]}
     />
     ${data.report && html`<${Report} dataset=${data} report=${data.report} />`}
-    ${data.state === "ready" && html`<${Views} datasetId=${data.id} /><${Versions} dataset=${data} />`}
-  </div>`;
+    ${data.state === "ready" && html`<${Views} datasetId=${data.id} /><${Versions} dataset=${data} />`}`;
 }
 
 /** @param {Api.DatasetView | undefined} dataset */
@@ -124,4 +120,26 @@ function Progress({ state, progress }) {
     <strong>Reading: ${progress.phase ?? "images"}</strong>
     <span class="progress"><${Meter} value=${share} label="Images read" /><span>${count(progress.images_read)} of ${count(progress.images_total)}</span></span>
   </div>`;
+}
+
+/** The versions of a data set, and what each changed. @param {{dataset: Api.DatasetView}} props */
+function Versions({ dataset }) {
+  const { data } = useResource(
+    (signal) => get(`/v1/datasets/${dataset.id}/versions`, {}, signal),
+    [dataset.id, dataset.version],
+  );
+  if (!data) return null;
+  return html`<section class="card">
+    <h2>Versions</h2>
+    <${Table} label="Versions" head=${html`<th>Version</th><th>Read</th><th class="right">Images</th><th class="right">Added</th><th class="right">Removed</th><th class="right">Changed</th>`}>
+      ${data.data.map(
+        ({ number, created_at, facts, changes, removed }) => html`<tr>
+          <td>${number}${removed && html` <span class="muted">removed</span>`}</td>
+          <td>${moment(created_at)}</td>
+          <td class="right">${count(facts?.num_images)}</td>
+          <td class="right">${count(changes?.added)}</td><td class="right">${count(changes?.removed)}</td><td class="right">${count(changes?.changed)}</td>
+        </tr>`,
+      )}
+    <//>
+  </section>`;
 }

@@ -1,12 +1,10 @@
-import { get } from "../core/api.js";
-import { ago, count, moment } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { get, useResource } from "../core/api.js";
+import { count } from "../core/format.js";
 import { link, setQuery } from "../core/router.js";
 import { may } from "../core/session.js";
-import { Button } from "../ui/button.js";
-import { StatusChip } from "../ui/chip.js";
+import { Button } from "../ui/controls.js";
+import { Ago, StatusChip, Table } from "../ui/values.js";
 import { Empty, Loaded } from "../ui/state.js";
-import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 import { AddDialog } from "./add-dialog.js";
 import { DatasetPage } from "./dataset-page.js";
@@ -60,7 +58,7 @@ function Datasets({ rows }) {
         <td class="right">${row.report?.num_skipped ? count(row.report.num_skipped) : "–"}</td>
         <td class="right">${row.version}</td>
         <td class="where muted" title=${row.uri}>${row.upload ? `uploaded: ${row.upload.filename ?? ""}` : row.uri}</td>
-        <td class="right" title=${moment(row.created_at)}>${ago(row.created_at)}</td>
+        <td class="right"><${Ago} at=${row.created_at} /></td>
       </tr>`,
     )}
   <//>`;

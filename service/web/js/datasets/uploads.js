@@ -1,4 +1,4 @@
-import { Problem, get, request } from "../core/api.js";
+import { get, Problem, request } from "../core/api.js";
 import { store } from "../core/store.js";
 
 /** Bytes of a request, and the most that is sent twice. Object stores need at least 5 MiB. */

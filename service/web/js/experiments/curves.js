@@ -1,9 +1,7 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { label } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
-import { useResource } from "../core/resource.js";
-import { Panel } from "../charts/panel.js";
-import { chooseRange, CurveToolbar, viewOf } from "../charts/toolbar.js";
+import { chooseRange, CurveToolbar, Panel, viewOf } from "../charts/panel.js";
 import { html, useMemo } from "../vendor.js";
 
 const METRICS = ["knn_top1", "recall_at_1", "loss", "effective_rank", "embedding_rank"];

@@ -1,19 +1,15 @@
-import { get, post, remove } from "../core/api.js";
+import { get, post, remove, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
 import { label, moment } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { go, link } from "../core/router.js";
 import { may } from "../core/session.js";
 import { attempt } from "../core/toasts.js";
-import { COLORS } from "../charts/chart.js";
+import { COLORS } from "../core/theme.js";
 import { flat, shown } from "../job/settings.js";
-import { Button } from "../ui/button.js";
-import { StatusChip } from "../ui/chip.js";
+import { Button, Icon } from "../ui/controls.js";
+import { Facts, StatusChip, Table } from "../ui/values.js";
 import { Dialog } from "../ui/dialog.js";
-import { Facts } from "../ui/facts.js";
-import { Icon } from "../ui/icon.js";
-import { Failure, Loading } from "../ui/state.js";
-import { Table } from "../ui/table.js";
+import { Loaded } from "../ui/state.js";
 import { html, useEffect, useRef, useState } from "../vendor.js";
 import { Curves } from "./curves.js";
 import { Statuses } from "./experiments-page.js";
@@ -29,7 +25,7 @@ export function ExperimentPage({ id, query }) {
     [id],
     { every: (answer) => (answer?.done === false ? 10 : 0) },
   );
-  const { data, error, reload } = resource;
+  const { data, reload } = resource;
   // Late events of its jobs must not reload a deleted experiment.
   const isDeleted = useRef(false);
   useEvents(
@@ -43,20 +39,20 @@ export function ExperimentPage({ id, query }) {
   useEffect(() => {
     if (data) document.title = `${data.name} · DASL`;
   }, [data?.name]);
-  if (!data)
-    return error
-      ? html`<div class="page"><${Failure} error=${error} onRetry=${reload} /></div>`
-      : html`<${Loading} what="the experiment" />`;
-  const variants = data.variants.map((variant, index) => ({
+  const variants = (data?.variants ?? []).map((variant, index) => ({
     ...variant,
     color: COLORS[index % COLORS.length],
   }));
   return html`<div class="page">
-    <${Head} experiment=${data} reload=${reload} isDeleted=${isDeleted} />
-    <${Findings} results=${data.results} />
-    <${Jobs} experiment=${data} variants=${variants} />
-    <${VariantTable} experiment=${data} variants=${variants} query=${query} />
-    <${Curves} experiment=${data} variants=${variants} query=${query} />
+    <${Loaded} resource=${resource} what="the experiment">
+      ${(
+        experiment,
+      ) => html`<${Head} experiment=${experiment} reload=${reload} isDeleted=${isDeleted} />
+        <${Findings} results=${experiment.results} />
+        <${Jobs} experiment=${experiment} variants=${variants} />
+        <${VariantTable} experiment=${experiment} variants=${variants} query=${query} />
+        <${Curves} experiment=${experiment} variants=${variants} query=${query} />`}
+    <//>
   </div>`;
 }
 

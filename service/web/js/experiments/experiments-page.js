@@ -1,14 +1,11 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
-import { ago, label, moment } from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { label } from "../core/format.js";
 import { link } from "../core/router.js";
 import { may } from "../core/session.js";
-import { Code } from "../ui/copy.js";
-import { Icon } from "../ui/icon.js";
-import { Meter } from "../ui/meter.js";
+import { Code, Icon } from "../ui/controls.js";
+import { Ago, Meter, Table } from "../ui/values.js";
 import { Empty, Loaded } from "../ui/state.js";
-import { Table } from "../ui/table.js";
 import { html } from "../vendor.js";
 import { ExperimentPage } from "./experiment-page.js";
 import { NewExperiment } from "./new-experiment.js";
@@ -57,7 +54,7 @@ function Experiments({ rows }) {
         <td class="where" title=${row.variants.map((each) => each.name).join(", ")}>${row.variants.map((each) => each.name).join(", ")}</td>
         <td class="right">${row.seeds.length}</td>
         <td>${row.metric ? label(row.metric) : html`<span class="muted">not measured yet</span>`}</td>
-        <td class="right" title=${moment(row.created_at)}>${ago(row.created_at)}</td>
+        <td class="right"><${Ago} at=${row.created_at} /></td>
       </tr>`,
     )}
   <//>`;

@@ -1,13 +1,11 @@
-import { get, newKey, post } from "../core/api.js";
-import { useResource } from "../core/resource.js";
+import { get, newKey, post, useResource } from "../core/api.js";
 import { go, link } from "../core/router.js";
 import { say } from "../core/toasts.js";
-import { SpecText } from "../submit/spec-text.js";
-import { useValidation } from "../submit/validation.js";
-import { Button } from "../ui/button.js";
+import { SpecText, useDraft } from "../submit/draft.js";
+import { ExperimentEstimate } from "../submit/estimate.js";
+import { Button } from "../ui/controls.js";
 import { Empty, Failure, Loaded } from "../ui/state.js";
-import { html, useMemo, useState } from "../vendor.js";
-import { ExperimentEstimate } from "./experiment-estimate.js";
+import { html, useMemo } from "../vendor.js";
 
 /**
  * `#/experiments?new=1` and `#/experiments?new=1&job=JOB`: the file of a new experiment, about a job's spec.
@@ -50,35 +48,24 @@ function proposed(spec) {
 
 /** @param {{spec: Record<string, any>}} props */
 function Form({ spec }) {
-  const [experiment, setExperiment] = useState(() => proposed(spec));
-  const [refusal, setRefusal] = useState(/** @type {Refusal | null} */ (null));
-  const [unreadable, setUnreadable] = useState("");
-  const { answer, error: invalid } = useValidation(experiment, "/v1/experiments/validate");
-  const error = refusal ?? invalid;
-  const change = (/** @type {any} */ next) => {
-    setRefusal(null);
-    setExperiment(next);
-  };
+  const draft = useDraft(() => proposed(spec), "/v1/experiments/validate");
+  const { spec: experiment, unreadable, answer, error } = draft;
   // If the answer to a submission is lost, the next one does not make a second experiment.
   const key = useMemo(newKey, [experiment]);
   const submit = async () => {
-    try {
-      const made = await post("/v1/experiments", experiment, key);
-      say(`Submitted ${made.jobs.length} jobs.`);
-      for (const warning of made.warnings) say(warning);
-      go(["experiments", made.id]);
-    } catch (problem) {
-      setRefusal(problem);
-    }
+    const made = await post("/v1/experiments", experiment, key);
+    say(`Submitted ${made.jobs.length} jobs.`);
+    for (const warning of made.warnings) say(warning);
+    go(["experiments", made.id]);
   };
   return html`<div class="page-head"><h1>New experiment</h1></div>
     <p class="muted">Each variant is trained once with each seed. Its changes are nested as in a spec; null removes a regularizer.</p>
     <div class="submit-columns">
-      <div><${SpecText} spec=${experiment} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} /></div>
+      <div><${SpecText} spec=${experiment} problem=${unreadable} onProblem=${draft.setUnreadable} onChange=${draft.change} /></div>
       <aside>
         ${error && !unreadable && html`<${Failure} error=${error} />`}
         <${ExperimentEstimate} answer=${answer} isValid=${!error && !unreadable} />
-        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null || unreadable !== ""} onClick=${submit} />
+        <${Button} label="Submit" kind="primary large" disabled=${!draft.canSubmit} onClick=${() => draft.attempt(submit)} />
       </aside>
     </div>`;
 }

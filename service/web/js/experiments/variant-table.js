@@ -1,9 +1,8 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { figure, isShare, label, number } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { setQuery } from "../core/router.js";
-import { Icon } from "../ui/icon.js";
-import { Table } from "../ui/table.js";
+import { Icon, Select } from "../ui/controls.js";
+import { Table } from "../ui/values.js";
 import { html } from "../vendor.js";
 
 /** @type {Record<string, string>} */
@@ -40,9 +39,7 @@ export function VariantTable({ experiment, variants, query }) {
     <header class="card-head">
       <h2>Variants</h2>
       <span class="actions">
-        <select aria-label="Metric" value=${metric} onChange=${(event) => setQuery({ metric: event.currentTarget.value })}>
-          ${metrics.map((each) => html`<option value=${each.metric} selected=${each.metric === metric}>${label(each.metric)}${each.metric === results.metric ? ", decides" : ""}</option>`)}
-        </select>
+        <${Select} label="Metric" options=${metrics.map((each) => [each.metric, `${label(each.metric)}${each.metric === results.metric ? ", decides" : ""}`])} value=${metric} onChange=${(chosen) => setQuery({ metric: chosen })} />
         ${file("csv", "CSV")} ${file("markdown", "Markdown")}
       </span>
     </header>

@@ -1,10 +1,10 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { duration, moment } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { link } from "../core/router.js";
-import { StatusChip } from "../ui/chip.js";
+import { StatusChip } from "../ui/values.js";
 import { Empty, Loaded } from "../ui/state.js";
 import { html } from "../vendor.js";
+import { JobError } from "./job-head.js";
 
 /** The attempts of a job, the newest first, and why they failed. @param {JobProps} props */
 export function AttemptsView({ job }) {
@@ -21,9 +21,6 @@ export function AttemptsView({ job }) {
 function Attempt({ job, row }) {
   const seconds =
     (Date.parse(row.finished_at ?? new Date().toISOString()) - Date.parse(row.created_at)) / 1000;
-  const tail = Array.isArray(row.error?.log_tail)
-    ? row.error.log_tail.join("\n")
-    : row.error?.log_tail;
   return html`<section class="card attempt">
     <h2>Attempt ${row.number} <${StatusChip} status=${row.state} /></h2>
     <p class="muted">
@@ -31,6 +28,6 @@ function Attempt({ job, row }) {
       ${row.resume_checkpoint_id && html` · from <code>${row.resume_checkpoint_id}</code>`} · <a href=${link(["jobs", job.id, "log"], { attempt: String(row.number) })}>log</a>
     </p>
     ${row.stop_reason && html`<p>Stopped by the service: ${row.stop_reason}.</p>`}
-    ${row.error && html`<div class="notice red"><strong>${row.error.type}</strong><p>${row.error.message}</p>${tail && html`<details><summary>End of its log</summary><pre tabindex="0">${tail}</pre></details>`}</div>`}
+    ${row.error && html`<${JobError} error=${row.error} />`}
   </section>`;
 }

@@ -1,13 +1,11 @@
 import { patch, remove } from "../core/api.js";
-import { ago, bytes, moment, number, percent } from "../core/format.js";
+import { bytes, number, percent } from "../core/format.js";
 import { may } from "../core/session.js";
 import { attempt } from "../core/toasts.js";
-import { Button } from "../ui/button.js";
-import { Code } from "../ui/copy.js";
+import { Button, Code } from "../ui/controls.js";
 import { confirm, Dialog } from "../ui/dialog.js";
-import { later } from "../ui/later.js";
-import { Empty, Loaded } from "../ui/state.js";
-import { Table } from "../ui/table.js";
+import { Empty, later, Loaded } from "../ui/state.js";
+import { Ago, Table } from "../ui/values.js";
 import { html, useState } from "../vendor.js";
 import { useJobList } from "./job-list.js";
 
@@ -55,7 +53,7 @@ function Row({ row, isBest, onOpen, reload }) {
     <td class="right">${row.step}</td>
     <td class="right">${percent(row.metrics.knn_top1)}</td>
     <td class="right">${bytes(row.files.reduce((sum, file) => sum + file.size, 0))}</td>
-    <td title=${moment(row.created_at)}>${ago(row.created_at)}</td>
+    <td><${Ago} at=${row.created_at} /></td>
     <td class="row-actions">
       <${Button} icon="download" label="Files and how to load them" quiet onClick=${onOpen} />
       ${

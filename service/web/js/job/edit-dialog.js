@@ -1,9 +1,9 @@
 import { patch } from "../core/api.js";
 import { say } from "../core/toasts.js";
 import { isFinal } from "../jobs/actions.js";
-import { Button } from "../ui/button.js";
+import { Button } from "../ui/controls.js";
 import { Dialog } from "../ui/dialog.js";
-import { Failure } from "../ui/state.js";
+import { Failure, useRefusal } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
 
 /**
@@ -20,12 +20,12 @@ export function EditDialog({ job, onClose, onSaved }) {
     priority: String(job.priority),
     hours: String(hours),
   });
-  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
+  const { refusal, attempt } = useRefusal();
   const set =
     (/** @type {keyof typeof fields} */ name) =>
     (/** @type {ChangeOf<HTMLInputElement | HTMLTextAreaElement>} */ event) =>
       setFields({ ...fields, [name]: event.currentTarget.value });
-  const save = async () => {
+  const save = () => {
     /** @type {Api.JobPatch} */
     const changes = {
       name: fields.name,
@@ -34,14 +34,11 @@ export function EditDialog({ job, onClose, onSaved }) {
     };
     if (!isFinal(job) && fields.hours !== String(hours))
       changes.resources = { max_hours: Number(fields.hours) };
-    try {
+    return attempt(async () => {
       onSaved(await patch(`/v1/jobs/${job.id}`, changes));
-    } catch (problem) {
-      setError(problem);
-      return;
-    }
-    say("Saved.");
-    onClose();
+      say("Saved.");
+      onClose();
+    });
   };
   return html`<${Dialog}
     title="Edit the job"
@@ -53,7 +50,7 @@ export function EditDialog({ job, onClose, onSaved }) {
       <label>Tags, one a line, as <code>key: value</code><textarea rows="3" value=${fields.tags} onInput=${set("tags")}></textarea></label>
       <label>Priority, larger is earlier<input type="number" min="-1000" max="1000" value=${fields.priority} onInput=${set("priority")} /></label>
       ${!isFinal(job) && html`<label>Time limit in hours, of all attempts together<input type="number" min="0" step="any" value=${fields.hours} onInput=${set("hours")} /></label>`}
-      ${error && html`<${Failure} error=${error} />`}
+      ${refusal && html`<${Failure} error=${refusal} />`}
     </div>
   <//>`;
 }

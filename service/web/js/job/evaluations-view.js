@@ -1,9 +1,9 @@
 import { figure, label, number } from "../core/format.js";
 import { metrics } from "../core/session.js";
 import { saveCsv } from "../charts/csv.js";
-import { Button } from "../ui/button.js";
+import { Button } from "../ui/controls.js";
 import { Empty, Loaded } from "../ui/state.js";
-import { Table } from "../ui/table.js";
+import { Table } from "../ui/values.js";
 import { html } from "../vendor.js";
 import { measured, useJobList } from "./job-list.js";
 

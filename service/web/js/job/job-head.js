@@ -1,14 +1,13 @@
+import { get, useResource } from "../core/api.js";
 import { ago, moment, number, percent } from "../core/format.js";
 import { go, link } from "../core/router.js";
 import { may } from "../core/session.js";
 import { act, ACTIONS, stateOf } from "../jobs/actions.js";
 import { JobProgress, took } from "../jobs/columns.js";
-import { Button } from "../ui/button.js";
-import { StatusChip, Tags } from "../ui/chip.js";
-import { Icon } from "../ui/icon.js";
+import { Button, Icon } from "../ui/controls.js";
+import { Ago, Facts, StatusChip, Tags } from "../ui/values.js";
 import { html, useState } from "../vendor.js";
 import { EditDialog } from "./edit-dialog.js";
-import { Waiting } from "./waiting.js";
 
 /**
  * Name, state, headline metrics, and what can be done.
@@ -43,16 +42,16 @@ export function JobHead({ job, onChange, reload }) {
       </div>
     </div>
     ${job.status === "queued" && html`<${Waiting} job=${job} />`}
-    ${job.error && html`<${JobError} error=${job.error} />`}
+    ${job.error && html`<${JobError} error=${job.error} role="alert" />`}
     <${Headlines} job=${job} />
     ${isEdited && html`<${EditDialog} job=${job} onClose=${() => setEdited(false)} onSaved=${onChange} />`}
   </header>`;
 }
 
-/** @param {{error: Record<string, any>}} props */
-function JobError({ error }) {
-  const tail = Array.isArray(error.log_tail) ? error.log_tail.join("\n") : error.log_tail;
-  return html`<div class="notice red" role="alert">
+/** Why a job or an attempt has failed, with the end of its log. @param {{error: Record<string, any>, role?: "alert"}} props */
+export function JobError({ error, role }) {
+  const tail = [error.log_tail ?? ""].flat().join("\n");
+  return html`<div class="notice red" role=${role}>
     <strong>${error.type}</strong>
     <p>${error.message}</p>
     ${tail && html`<details><summary>End of the log</summary><pre tabindex="0">${tail}</pre></details>`}
@@ -72,12 +71,7 @@ function Headlines({ job }) {
     ["Images/s", known(progress.images_per_second, number)],
     ["Waiting for images", known(waits, (value) => percent(value, 0))],
     ["Took", job.started_at && took(job)],
-    [
-      "Started",
-      job.started_at
-        ? html`<span title=${moment(job.started_at)}>${ago(job.started_at)}</span>`
-        : null,
-    ],
+    ["Started", job.started_at && html`<${Ago} at=${job.started_at} />`],
     [
       "Data set",
       html`<a href=${link(["datasets", job.dataset.id])}>${job.dataset.name}</a><span class="muted"> v${job.dataset_version}</span>`,
@@ -91,12 +85,23 @@ function Headlines({ job }) {
     ["Submitted by", job.submitted_by],
     ["Priority", job.priority || null],
   ];
-  return html`<dl class="figures">
-    ${headlines.filter(([, value]) => value !== null).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
-  </dl>`;
+  return html`<${Facts} items=${headlines} large />`;
 }
 
 /** @param {number | null | undefined} value @param {(value: number) => string} show */
 function known(value, show) {
   return value === null || value === undefined ? null : show(value);
+}
+
+/** Why a queued job waits, its place, and when it starts at the latest. @param {{job: Api.JobView}} props */
+function Waiting({ job }) {
+  const { data } = useResource((signal) => get("/v1/cluster", {}, signal), [job.id], { every: 5 });
+  const place = data?.queue.findIndex((each) => each.id === job.id) ?? -1;
+  const entry = data?.queue[place];
+  if (!data || !entry) return null;
+  return html`<div class="notice gray">
+    <strong>${place === 0 ? "First in the queue" : `Number ${place + 1} of ${data.queued} in the queue`}</strong>
+    ${entry.reason && html`<p>${entry.reason}</p>`}
+    ${entry.starts_by && html`<p>Starts by ${moment(entry.starts_by)} (${ago(entry.starts_by)}) at the latest.</p>`}
+  </div>`;
 }

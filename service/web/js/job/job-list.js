@@ -1,6 +1,5 @@
-import { request } from "../core/api.js";
+import { request, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
-import { useResource } from "../core/resource.js";
 
 /**
  * A list that belongs to a job; it is requested again after each event of this type.

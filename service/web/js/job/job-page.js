@@ -1,9 +1,7 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
-import { useResource } from "../core/resource.js";
 import { isFinal } from "../jobs/actions.js";
-import { later } from "../ui/later.js";
-import { Failure, Loading } from "../ui/state.js";
+import { later, Loaded } from "../ui/state.js";
 import { Tabs } from "../ui/tabs.js";
 import { html, useEffect, useRef } from "../vendor.js";
 import { ArtifactsView } from "./artifacts-view.js";
@@ -39,18 +37,14 @@ const VIEWS = [
 export function JobPage({ id, view, query }) {
   const job = useJob(id);
   const events = useJobEvents(id);
-  if (!job.data) {
-    return job.error
-      ? html`<div class="page"><${Failure} error=${job.error} onRetry=${job.reload} /></div>`
-      : html`<${Loading} what="the job" />`;
-  }
-  const { attempt } = job.data;
   const { name, component: Shown } = VIEWS.find((each) => each.name === view) ?? VIEWS[0];
   return html`<div class="page job">
-    <${JobHead} job=${job.data} onChange=${job.set} reload=${job.reload} />
-    <${Verdict} job=${job.data} events=${events} />
-    <${Tabs} path=${["jobs", id]} tabs=${VIEWS.map((each) => [each.name, each.title, each.name === "attempts" && attempt > 1 ? attempt : ""])} shown=${name} />
-    <${Shown} job=${job.data} events=${events} query=${query} />
+    <${Loaded} resource=${job} what="the job">
+      ${(data) => html`<${JobHead} job=${data} onChange=${job.set} reload=${job.reload} />
+        <${Verdict} job=${data} events=${events} />
+        <${Tabs} path=${["jobs", id]} tabs=${VIEWS.map((each) => [each.name, each.title, each.name === "attempts" && data.attempt > 1 ? data.attempt : ""])} shown=${name} />
+        <${Shown} job=${data} events=${events} query=${query} />`}
+    <//>
   </div>`;
 }
 

@@ -3,8 +3,7 @@ import { visible } from "../core/events.js";
 import { setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { isFinal } from "../jobs/actions.js";
-import { Button } from "../ui/button.js";
-import { Icon } from "../ui/icon.js";
+import { Button, Icon, Select } from "../ui/controls.js";
 import { Empty, Failure, Loading } from "../ui/state.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor.js";
 
@@ -36,9 +35,7 @@ export function LogView({ job, query }) {
       <span class="search"><${Icon} name="search" /><input type="search" aria-label="Search the log" placeholder="Search the log" value=${text} onInput=${(event) => setText(event.currentTarget.value)} /></span>
       ${
         job.attempt > 1 &&
-        html`<select aria-label="Attempt" value=${String(attempt)} onChange=${(event) => setQuery({ attempt: event.currentTarget.value })}>
-        ${Array.from({ length: job.attempt }, (_, index) => html`<option value=${index + 1} selected=${index + 1 === attempt}>Attempt ${index + 1}</option>`)}
-      </select>`
+        html`<${Select} label="Attempt" options=${Array.from({ length: job.attempt }, (_, index) => [`${index + 1}`, `Attempt ${index + 1}`])} value=${`${attempt}`} onChange=${(number) => setQuery({ attempt: number })} />`
       }
       <span class="muted small">${text ? `${shown.length} of ${lines.length} lines` : `${lines.length} lines`}</span>
       <span class="grow"></span>

@@ -1,10 +1,11 @@
-import { get } from "../core/api.js";
-import { useResource } from "../core/resource.js";
+import { get, useResource } from "../core/api.js";
 import { setQuery } from "../core/router.js";
 import { fieldsOf } from "../submit/spec.js";
-import { Icon } from "../ui/icon.js";
+import { Icon, Segmented } from "../ui/controls.js";
 import { html, useMemo } from "../vendor.js";
 import { flat, shown } from "./settings.js";
+
+const ORIGINS = { "": "All", set: "Set by you", auto: "Automatic" };
 
 /** @typedef {{name: string, value: unknown, origin: string}} Setting */
 /** Every setting as it was resolved, and which of them were chosen by "auto". @param {JobProps} props */
@@ -29,16 +30,7 @@ export function SettingsView({ job, query }) {
   const sections = Map.groupBy(matching, sectionOf);
   return html`<div class="toolbar">
       <span class="search"><${Icon} name="search" /><input type="search" aria-label="Search settings" placeholder="Search settings" value=${text} onInput=${(event) => setQuery({ find: event.currentTarget.value })} /></span>
-      <div class="segmented" role="group" aria-label="Which settings">
-        ${[
-          ["", "All"],
-          ["set", "Set by you"],
-          ["auto", "Automatic"],
-        ].map(
-          ([name, title]) =>
-            html`<button type="button" class="button" aria-pressed=${(only ?? "") === name} onClick=${() => setQuery({ only: name })}>${title}</button>`,
-        )}
-      </div>
+      <${Segmented} label="Which settings" options=${ORIGINS} value=${only ?? ""} onChange=${(origin) => setQuery({ only: origin })} />
     </div>
     <div class="settings">
       ${[...sections].map(

@@ -1,6 +1,6 @@
 import { clock, number } from "../core/format.js";
-import { VerdictChip } from "../ui/chip.js";
-import { Icon } from "../ui/icon.js";
+import { VerdictChip } from "../ui/values.js";
+import { Icon } from "../ui/controls.js";
 import { html } from "../vendor.js";
 
 /** Events that are shown otherwise: as the job's state, its error and its verdict. */

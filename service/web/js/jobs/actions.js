@@ -20,7 +20,7 @@ export function stateOf(job) {
 }
 
 /**
- * @typedef {{name: string, title: string, icon: import("../ui/icon.js").Icons, danger?: boolean,
+ * @typedef {{name: string, title: string, icon: import("../ui/controls.js").Icons, danger?: boolean, question?: string,
  *   applies: (job: AnyJob) => boolean, run: (job: AnyJob) => Promise<unknown>, done: string}} Action
  */
 /**
@@ -48,6 +48,8 @@ export const ACTIONS = [
     name: "cancel",
     title: "Cancel",
     icon: "stop",
+    question:
+      "It stops after its current step, and cannot be resumed. Pause it if you want to go on later.",
     applies: (job) => !isFinal(job) && job.desired !== "cancel",
     run: (job) => post(`/v1/jobs/${job.id}/cancel`),
     done: "Stops after its current step",
@@ -57,6 +59,7 @@ export const ACTIONS = [
     title: "Delete",
     icon: "trash",
     danger: true,
+    question: "Its checkpoints, metrics, logs and files are removed for good.",
     applies: isFinal,
     run: (job) => remove(`/v1/jobs/${job.id}`),
     done: "Deleted",
@@ -70,18 +73,10 @@ export const ACTIONS = [
  */
 export async function act(action, jobs) {
   const what = jobs.length === 1 ? `“${jobs[0].name}”` : `${jobs.length} jobs`;
-  if (action.name === "delete" || action.name === "cancel") {
-    const text =
-      action.name === "delete"
-        ? "Its checkpoints, metrics, logs and files are removed for good."
-        : "It stops after its current step, and cannot be resumed. Pause it if you want to go on later.";
-    const agreed = await confirm({
-      title: `${action.title} ${what}?`,
-      text,
-      action: `${action.title} ${what}`,
-      danger: true,
-    });
-    if (!agreed) return false;
+  if (action.question) {
+    const title = `${action.title} ${what}`;
+    const question = { title: `${title}?`, text: action.question, action: title, danger: true };
+    if (!(await confirm(question))) return false;
   }
   const results = await Promise.allSettled(jobs.map(action.run));
   const failures = results.filter((result) => result.status === "rejected");

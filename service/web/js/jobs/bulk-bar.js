@@ -1,7 +1,6 @@
 import { go, link } from "../core/router.js";
 import { may } from "../core/session.js";
-import { Button } from "../ui/button.js";
-import { Icon } from "../ui/icon.js";
+import { Button, Icon } from "../ui/controls.js";
 import { html } from "../vendor.js";
 import { act, ACTIONS } from "./actions.js";
 

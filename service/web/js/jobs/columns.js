@@ -1,9 +1,10 @@
-import { ago, count, duration, moment, number, percent } from "../core/format.js";
+import { count, duration, number, percent } from "../core/format.js";
 import { link } from "../core/router.js";
-import { StatusChip, VerdictChip } from "../ui/chip.js";
-import { Meter } from "../ui/meter.js";
-import { html } from "../vendor.js";
+import { read, write } from "../core/store.js";
+import { Menu } from "../ui/controls.js";
+import { Ago, Meter, StatusChip, VerdictChip } from "../ui/values.js";
 import { isOne, stateOf } from "./actions.js";
+import { html, useState } from "../vendor.js";
 
 /**
  * @typedef {{id: string, title: string, width: string, sort?: string, right?: boolean, hidden?: boolean,
@@ -14,7 +15,7 @@ import { isOne, stateOf } from "./actions.js";
  * Columns of the table of jobs.
  * @type {Column[]}
  */
-export const COLUMNS = [
+const COLUMNS = [
   {
     id: "name",
     title: "Name",
@@ -83,7 +84,7 @@ export const COLUMNS = [
     width: "96px",
     right: true,
     sort: "created_at",
-    cell: (job) => html`<span title=${moment(job.created_at)}>${ago(job.created_at)}</span>`,
+    cell: (job) => html`<${Ago} at=${job.created_at} />`,
   },
   {
     id: "experiment",
@@ -187,4 +188,38 @@ function progressText({ epoch, epochs, step, images_read, images_total }) {
   if (!step && images_total) return `reading ${percent(images_read / images_total, 0)}`;
   if (epochs) return `${Number((epoch ?? 0).toFixed(1))} / ${epochs} ep.`;
   return step ? `step ${count(step)}` : "";
+}
+
+const KEY = "dasl-columns";
+
+/** The columns that this person has chosen; the name always is one. */
+export function useColumns() {
+  const [ids, setIds] = useState(saved);
+  return {
+    shown: COLUMNS.filter((column) => column.id === "name" || ids.includes(column.id)),
+    toggle(/** @type {string} */ id) {
+      const next = ids.includes(id) ? ids.filter((each) => each !== id) : [...ids, id];
+      write(KEY, next.join(","));
+      setIds(next);
+    },
+  };
+}
+
+function saved() {
+  return (
+    read(KEY)?.split(",") ?? COLUMNS.filter((column) => !column.hidden).map((column) => column.id)
+  );
+}
+
+/** A menu of all columns. @param {{columns: ReturnType<typeof useColumns>}} props */
+export function ColumnChoice({ columns }) {
+  const shown = new Set(columns.shown.map((column) => column.id));
+  return html`<${Menu} label="Columns" icon="columns">
+    ${() =>
+      COLUMNS.filter((column) => column.id !== "name").map(
+        (column) => html`<label class="menu-item check">
+        <input type="checkbox" checked=${shown.has(column.id)} onChange=${() => columns.toggle(column.id)} />${column.title}
+      </label>`,
+      )}
+  <//>`;
 }

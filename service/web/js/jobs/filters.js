@@ -1,8 +1,6 @@
-import { get } from "../core/api.js";
-import { useResource } from "../core/resource.js";
+import { get, useResource } from "../core/api.js";
 import { setQuery } from "../core/router.js";
-import { Button } from "../ui/button.js";
-import { Icon } from "../ui/icon.js";
+import { Button, Icon, Select } from "../ui/controls.js";
 import { html, useEffect, useState } from "../vendor.js";
 
 /** @type {Record<string, Api.JobStatus[]>} */
@@ -82,12 +80,8 @@ function Search({ text = "" }) {
 /** @param {{name: string, title: string, value?: string, load: (signal: AbortSignal) => Promise<string[]>}} props */
 function Choice({ name, title, value, load }) {
   const { data } = useResource(load, []);
-  return html`<select aria-label=${title} value=${value ?? ""} onChange=${(event) => setQuery({ [name]: event.currentTarget.value })}>
-    <option value="">${title}</option>
-    ${[...new Set([...(data ?? []), ...(value ? [value] : [])])].map(
-      (each) => html`<option value=${each} selected=${each === value}>${each}</option>`,
-    )}
-  </select>`;
+  const names = [...new Set([...(data ?? []), ...(value ? [value] : [])])];
+  return html`<${Select} label=${title} options=${[["", title], ...names.map((each) => [each, each])]} value=${value ?? ""} onChange=${(chosen) => setQuery({ [name]: chosen })} />`;
 }
 
 /** @param {AbortSignal} signal */

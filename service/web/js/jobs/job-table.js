@@ -1,6 +1,9 @@
-import { go } from "../core/router.js";
+import { ago, number, percent } from "../core/format.js";
+import { go, link } from "../core/router.js";
+import { StatusChip, VerdictChip } from "../ui/values.js";
+import { stateOf } from "./actions.js";
+import { JobProgress } from "./columns.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor.js";
-import { JobCard } from "./job-card.js";
 
 const HEIGHT = 38;
 const CARD_HEIGHT = 86;
@@ -120,4 +123,27 @@ function Heading({ column, sort, onSort }) {
   return html`<span role="columnheader" class=${kind} aria-sort=${isDown ? "descending" : isUp ? "ascending" : "none"}>
     <button type="button" class="sort" onClick=${() => onSort(next)}>${column.title}<span aria-hidden="true">${isDown ? " ↓" : isUp ? " ↑" : ""}</span></button>
   </span>`;
+}
+
+/** A job in the list of a narrow screen. @param {RowProps} props */
+function JobCard({ job, top, isSelected, isCurrent, onToggle }) {
+  const progress = job.progress ?? {};
+  const figures = [
+    progress.knn !== undefined && progress.knn !== null && `k-NN ${percent(progress.knn)}`,
+    progress.loss !== undefined && progress.loss !== null && `loss ${number(progress.loss)}`,
+  ].filter(Boolean);
+  return html`<div
+    class=${`job-card ${isSelected ? "selected" : ""} ${isCurrent ? "current" : ""}`}
+    role="row"
+    style=${{ transform: `translateY(${top}px)` }}
+  >
+    <span role="cell" class="select">
+      <input type="checkbox" aria-label=${`Select ${job.name}`} checked=${isSelected} onChange=${() => onToggle(job)} />
+    </span>
+    <span role="cell" class="job-card-text">
+      <span class="line"><a class="name" href=${link(["jobs", job.id])}>${job.name}</a><${StatusChip} status=${stateOf(job)} /></span>
+      <span class="line muted"><span>${job.method} · ${job.dataset.name}</span><span>${ago(job.created_at)}</span></span>
+      <span class="line"><${JobProgress} job=${job} /><span>${figures.join(" · ")}</span><${VerdictChip} verdict=${job.verdict} /></span>
+    </span>
+  </div>`;
 }

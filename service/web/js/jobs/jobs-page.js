@@ -4,7 +4,7 @@ import { JobPage } from "../job/job-page.js";
 import { Failure, Loading } from "../ui/state.js";
 import { html, useMemo, useState } from "../vendor.js";
 import { BulkBar } from "./bulk-bar.js";
-import { ColumnChoice, useColumns } from "./column-choice.js";
+import { ColumnChoice, useColumns } from "./columns.js";
 import { Filters, filtersOf } from "./filters.js";
 import { JobTable } from "./job-table.js";
 import { NoJobs } from "./no-jobs.js";

@@ -1,24 +1,11 @@
-import { all, get, remove } from "../core/api.js";
-import {
-  ago,
-  bytes,
-  count,
-  duration,
-  figure,
-  label,
-  moment,
-  number,
-  percent,
-} from "../core/format.js";
-import { useResource } from "../core/resource.js";
+import { all, get, remove, useResource } from "../core/api.js";
+import { bytes, count, duration, figure, label, number, percent } from "../core/format.js";
 import { may } from "../core/session.js";
 import { attempt } from "../core/toasts.js";
-import { Button } from "../ui/button.js";
-import { StatusChip } from "../ui/chip.js";
+import { Button, Select } from "../ui/controls.js";
+import { Ago, Meter, StatusChip, Table } from "../ui/values.js";
 import { confirm } from "../ui/dialog.js";
-import { Meter } from "../ui/meter.js";
 import { Failure } from "../ui/state.js";
-import { Table } from "../ui/table.js";
 import { html, useState } from "../vendor.js";
 import { NeighborDialog } from "./neighbor-dialog.js";
 import { RunDialog } from "./run-dialog.js";
@@ -51,9 +38,7 @@ export function ModelRuns({ job, checkpoints }) {
     <header class="card-head">
       <h2>The model at work</h2>
       <span class="actions">
-        <select aria-label="Checkpoint" value=${checkpoint.id} onChange=${(event) => setId(event.currentTarget.value)}>
-          ${checkpoints.map((each) => html`<option value=${each.id} selected=${each.id === checkpoint.id}>Epoch ${number(each.epoch)}${each.final ? ", final" : ""}</option>`)}
-        </select>
+        <${Select} label="Checkpoint" options=${checkpoints.map((each) => [each.id, `Epoch ${number(each.epoch)}${each.final ? ", final" : ""}`])} value=${checkpoint.id} onChange=${setId} />
         ${may("submit") && html`<${Button} label="Evaluate" onClick=${() => setOpened("evaluations")} /><${Button} label="Embed" onClick=${() => setOpened("embeddings")} /><${Button} label="Export" onClick=${() => setOpened("exports")} />`}
         <${Button} icon="search" label="Neighbors" onClick=${() => setOpened("neighbors")} />
       </span>
@@ -104,7 +89,7 @@ function Row({ run, name, reload }) {
     <td>${run.state === "running" ? html`<${Progress} run=${run} />` : html`<${StatusChip} status=${run.state} />`}</td>
     <td class="why">${run.error ? html`<span class="field-problem">${run.error.message}</span>` : resultOf(run)}</td>
     <td>${run.files.map((file) => html`<a class="file" href=${`/v1/model-runs/${run.id}/files/${file.name.split("/").map(encodeURIComponent).join("/")}`} download=${file.name}>${file.name}</a> <span class="muted">${bytes(file.size)}</span><br />`)}</td>
-    <td class="right" title=${moment(run.created_at)}>${ago(run.created_at)}</td>
+    <td class="right"><${Ago} at=${run.created_at} /></td>
     <td class="row-actions">${may("submit") && html`<${Button} icon="trash" label="Delete" quiet kind="danger" onClick=${drop} />`}</td>
   </tr>`;
 }

@@ -1,17 +1,15 @@
-import { get, request } from "../core/api.js";
+import { get, request, useResource } from "../core/api.js";
 import { number } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { addressOf } from "../job/artifacts-view.js";
-import { Button } from "../ui/button.js";
+import { Button } from "../ui/controls.js";
 import { Dialog } from "../ui/dialog.js";
-import { Failure } from "../ui/state.js";
+import { Failure, useRefusal } from "../ui/state.js";
 import { Thumbnail } from "../ui/thumbnail.js";
 import { html, useEffect, useRef, useState } from "../vendor.js";
 
 const NUMBER = 12;
 const SECONDS = 2;
 
-/** @typedef {{answer: Api.NeighborsView | null, error: Refusal | null, starts: boolean}} Search */
 /** @typedef {{sheet: import("../ui/thumbnail.js").Sheet, places: Map<string, number>}} Thumbnails */
 /**
  * The images of the newest embedding that are nearest to a file, or to one of them by its key.
@@ -20,40 +18,31 @@ const SECONDS = 2;
 export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
   const [key, setKey] = useState("");
   const [file, setFile] = useState(/** @type {File | null} */ (null));
-  const [state, setState] = useState(
-    /** @type {Search} */ ({ answer: null, error: null, starts: false }),
-  );
+  const [answer, setAnswer] = useState(/** @type {Api.NeighborsView | null} */ (null));
+  const [starts, setStarts] = useState(false);
+  const { refusal, attempt } = useRefusal();
   const thumbnails = useResource((signal) => thumbnailsOf(job, signal), [job.id]);
   const closed = useRef(new AbortController());
   useEffect(() => () => closed.current.abort(), []);
-  const ask = async () => {
-    setState({ answer: null, error: null, starts: false });
-    const { id } = checkpoint;
-    const { signal } = closed.current;
-    const send = () =>
-      file
-        ? request(`/v1/checkpoints/${id}/neighbors`, {
-            method: "POST",
-            query: { k: NUMBER },
-            file,
-            signal,
-          })
-        : get(`/v1/checkpoints/${id}/neighbors`, { image: key, k: NUMBER }, signal);
+  const { signal } = closed.current;
+  const path = /** @type {const} */ (`/v1/checkpoints/${checkpoint.id}/neighbors`);
+  const search = async () => {
+    setAnswer(null);
     while (!signal.aborted) {
       try {
-        setState({ answer: await send(), error: null, starts: false });
-        return;
+        const found = file
+          ? await request(path, { method: "POST", query: { k: NUMBER }, file, signal })
+          : await get(path, { image: key, k: NUMBER }, signal);
+        return setAnswer(found);
       } catch (error) {
-        if (signal.aborted) return;
-        if (error.type !== "search-starting")
-          return void setState({ answer: null, error, starts: false });
+        if (error.type !== "search-starting") throw error;
         // The process that answers takes some seconds to start.
-        setState({ answer: null, error: null, starts: true });
+        setStarts(true);
         await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
       }
     }
   };
-  const { answer, error, starts } = state;
+  const ask = () => attempt(search).finally(() => setStarts(false));
   return html`<${Dialog} title="Neighbors of an image" onClose=${onClose} wide>
     <div class="form">
       <label>An image of this machine, at most 16 MB<input type="file" accept="image/*" onChange=${(event) => setFile(event.currentTarget.files?.[0] ?? null)} /></label>
@@ -61,7 +50,7 @@ export function NeighborDialog({ job, checkpoint, onClose, onEmbed }) {
       <${Button} icon="search" label="Search" kind="primary" disabled=${!file && !key} onClick=${ask} />
     </div>
     ${starts && html`<p class="muted" role="status"><span class="spinner"></span> The search starts; this takes some seconds …</p>`}
-    ${error && html`<${Failure} error=${error} />${error.type === "no-embedding" && html`<${Button} label="Embed a data set" onClick=${onEmbed} />`}`}
+    ${refusal && html`<${Failure} error=${refusal} />${refusal.type === "no-embedding" && html`<${Button} label="Embed a data set" onClick=${onEmbed} />`}`}
     ${answer && html`<${Found} neighbors=${answer.neighbors} thumbnails=${answer.dataset_id === job.dataset.id ? thumbnails.data : null} />`}
   <//>`;
 }

@@ -1,10 +1,8 @@
-import { get, post } from "../core/api.js";
-import { useResource } from "../core/resource.js";
+import { get, post, useResource } from "../core/api.js";
 import { say } from "../core/toasts.js";
-import { Button } from "../ui/button.js";
+import { Button, Select } from "../ui/controls.js";
 import { Dialog } from "../ui/dialog.js";
-import { FieldProblem, otherProblems } from "../ui/field-problem.js";
-import { Failure } from "../ui/state.js";
+import { Failure, FieldProblem, otherProblems, useRefusal } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
 
 const FEATURES = {
@@ -59,7 +57,7 @@ const KINDS = {
 export function RunDialog({ kind, checkpoint, onClose, onDone }) {
   const { title, about, action, fields: initial, body } = /** @type {Kind} */ (KINDS[kind]);
   const [fields, setFields] = useState(initial);
-  const [error, setError] = useState(/** @type {Refusal | null} */ (null));
+  const { refusal: error, attempt } = useRefusal();
   const { data } = useResource((signal) => get("/v1/datasets", { limit: 200 }, signal), []);
   const ready = (data?.data ?? [])
     .filter((dataset) => dataset.state === "ready")
@@ -70,24 +68,19 @@ export function RunDialog({ kind, checkpoint, onClose, onDone }) {
     ...fields,
     ...("dataset" in fields ? { dataset: fields.dataset || ready[0] } : {}),
   };
-  const send = async () => {
-    setError(null);
-    try {
+  const send = () =>
+    attempt(async () => {
       const run = await post(`/v1/checkpoints/${checkpoint.id}/${kind}`, body(chosen));
       say(run.state === "succeeded" ? "The same was done before: here it is." : "Queued.");
-    } catch (problem) {
-      setError(problem);
-      return;
-    }
-    onDone();
-    onClose();
-  };
+      onDone();
+      onClose();
+    });
   const choice = (
     /** @type {string} */ name,
     /** @type {string} */ label,
     /** @type {Record<string, string>} */ options,
   ) => html`<label>${label}
-    <select value=${chosen[name]} onChange=${(event) => set({ [name]: event.currentTarget.value })}>${Object.entries(options).map(([value, text]) => html`<option value=${value} selected=${value === chosen[name]}>${text}</option>`)}</select>
+    <${Select} options=${Object.entries(options)} value=${chosen[name]} onChange=${(value) => set({ [name]: value })} />
     <${FieldProblem} error=${error} field=${name} />
   </label>`;
   const check = (/** @type {string} */ name, /** @type {string} */ text) =>

@@ -1,6 +1,6 @@
 import { useStore } from "../core/store.js";
-import { theme } from "../core/theme.js";
-import { Button } from "../ui/button.js";
+import { rgbOf, theme } from "../core/theme.js";
+import { Button } from "../ui/controls.js";
 import { Thumbnail } from "../ui/thumbnail.js";
 import { html, useEffect, useMemo, useRef, useState } from "../vendor.js";
 import { captionOf } from "./map.js";
@@ -266,19 +266,8 @@ function inside(places, line) {
  * @param {import("./map.js").Selection | null} chosen
  */
 function colorsOf(images, classes, chosen) {
-  const style = getComputedStyle(document.documentElement);
-  const rgb = (/** @type {string} */ name) =>
-    [1, 3, 5].map((at) =>
-      parseInt(
-        style
-          .getPropertyValue(name)
-          .trim()
-          .slice(at, at + 2),
-        16,
-      ),
-    );
-  const byClass = new Map(classes.map(({ number, color }) => [number, rgb(color)]));
-  const rest = rgb(classes.length ? "--c8" : "--c1");
+  const byClass = new Map(classes.map(({ number, color }) => [number, rgbOf(color)]));
+  const rest = rgbOf(classes.length ? "--c8" : "--c1");
   const picked = chosen && new Set(chosen.indices);
   const colors = new Uint8Array(4 * images.keys.length);
   images.keys.forEach((_, index) => {

@@ -1,6 +1,6 @@
 import { count, percent } from "../core/format.js";
-import { COLORS } from "../charts/chart.js";
-import { Button } from "../ui/button.js";
+import { COLORS } from "../core/theme.js";
+import { Button } from "../ui/controls.js";
 import { Thumbnail } from "../ui/thumbnail.js";
 import { html, useMemo, useState } from "../vendor.js";
 import { MapCanvas } from "./map-canvas.js";

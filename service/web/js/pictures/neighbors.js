@@ -1,5 +1,5 @@
 import { count } from "../core/format.js";
-import { Icon } from "../ui/icon.js";
+import { Icon } from "../ui/controls.js";
 import { Thumbnail } from "../ui/thumbnail.js";
 import { html } from "../vendor.js";
 import { when } from "./pictures-view.js";

@@ -1,10 +1,9 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
 import { number } from "../core/format.js";
-import { useResource } from "../core/resource.js";
 import { setQuery } from "../core/router.js";
 import { addressOf } from "../job/artifacts-view.js";
-import { Icon } from "../ui/icon.js";
+import { Icon } from "../ui/controls.js";
 import { Empty, Loaded } from "../ui/state.js";
 import { html, useRef } from "../vendor.js";
 import { Histograms } from "./histograms.js";

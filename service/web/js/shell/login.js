@@ -1,20 +1,15 @@
 import { logIn } from "../core/session.js";
-import { Button } from "../ui/button.js";
-import { Failure } from "../ui/state.js";
+import { Button } from "../ui/controls.js";
+import { Failure, useRefusal } from "../ui/state.js";
 import { html, useState } from "../vendor.js";
 
 /** The form that opens a session with a token. */
 export function Login() {
   const [token, setToken] = useState("");
-  const [error, setError] = useState(/** @type {Error | null} */ (null));
-  const send = async (/** @type {Event} */ event) => {
+  const { refusal, attempt } = useRefusal();
+  const send = (/** @type {Event} */ event) => {
     event.preventDefault();
-    setError(null);
-    try {
-      await logIn({ token: token.trim() });
-    } catch (problem) {
-      setError(problem);
-    }
+    return attempt(() => logIn({ token: token.trim() }));
   };
   return html`<main class="login">
     <form onSubmit=${send}>
@@ -30,7 +25,7 @@ export function Login() {
         onInput=${(event) => setToken(event.currentTarget.value)}
         required
       />
-      ${error && html`<${Failure} error=${error} />`}
+      ${refusal && html`<${Failure} error=${refusal} />`}
       <${Button} type="submit" kind="primary" label="Log in" />
       <p class="hint">
         <code>dasl open</code> prints a link that logs in, and <code>dasl tokens create</code> makes a token. This

@@ -1,18 +1,18 @@
+import { get, online } from "../core/api.js";
 import { closeEvents, openEvents } from "../core/events.js";
 import { setViews } from "../core/keys.js";
 import { useRoute } from "../core/router.js";
 import { findSession, logIn, session } from "../core/session.js";
 import { useStore } from "../core/store.js";
-import { complain } from "../core/toasts.js";
+import { complain, dismiss, toasts } from "../core/toasts.js";
+import { Button } from "../ui/controls.js";
 import { Confirmation } from "../ui/dialog.js";
 import { Failure, Loading } from "../ui/state.js";
-import { ToastList } from "../ui/toast-list.js";
-import { html, useEffect, useState } from "../vendor.js";
-import { Banner } from "./banner.js";
 import { Help } from "./help.js";
 import { Login } from "./login.js";
 import { TopBar } from "./top-bar.js";
 import { VIEWS } from "./views.js";
+import { html, useEffect, useState } from "../vendor.js";
 
 setViews(VIEWS.map((view) => view.path));
 
@@ -79,4 +79,36 @@ async function find(failed) {
     failed(error.status === 0 ? undefined : error);
     setTimeout(find, 3000, failed);
   }
+}
+
+/** Says that the service does not answer, and asks until it does. */
+function Banner() {
+  const isOnline = useStore(online);
+  useEffect(() => {
+    if (isOnline) return undefined;
+    const timer = setInterval(() => void get("/livez").catch(() => undefined), 3000);
+    return () => clearInterval(timer);
+  }, [isOnline]);
+  if (isOnline) return null;
+  return html`<div class="banner" role="alert">
+    The service does not answer. What you see may be old; the page asks again every three seconds.
+  </div>`;
+}
+
+/** Messages at the edge of the page. */
+function ToastList() {
+  const shown = useStore(toasts);
+  return html`<div class="toasts" aria-live="polite">
+    ${shown.map(
+      (
+        toast,
+      ) => html`<div key=${toast.id} class=${`toast ${toast.bad ? "bad" : ""}`} role=${toast.bad ? "alert" : "status"}>
+        <div>
+          ${toast.text}
+          ${toast.details.length > 0 && html`<ul>${toast.details.map((line) => html`<li>${line}</li>`)}</ul>`}
+        </div>
+        <${Button} icon="close" label="Dismiss" quiet onClick=${() => dismiss(toast.id)} />
+      </div>`,
+    )}
+  </div>`;
 }

@@ -5,9 +5,7 @@ import { logOut, may, session } from "../core/session.js";
 import { useStore } from "../core/store.js";
 import { theme, toggleTheme } from "../core/theme.js";
 import { attempt } from "../core/toasts.js";
-import { Button } from "../ui/button.js";
-import { Icon } from "../ui/icon.js";
-import { Menu } from "../ui/menu.js";
+import { Button, Icon, Menu } from "../ui/controls.js";
 import { html } from "../vendor.js";
 import { VIEWS } from "./views.js";
 

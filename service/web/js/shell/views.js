@@ -1,7 +1,7 @@
 import { QueuePage } from "../cluster/queue-page.js";
 import { DatasetsPage } from "../datasets/datasets-page.js";
 import { JobsPage } from "../jobs/jobs-page.js";
-import { later } from "../ui/later.js";
+import { later } from "../ui/state.js";
 
 // What a visit may not need is loaded when it is opened.
 const ClusterPage = later(async () => (await import("../cluster/cluster-page.js")).ClusterPage);

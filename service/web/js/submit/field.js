@@ -1,4 +1,4 @@
-import { FieldProblem } from "../ui/field-problem.js";
+import { FieldProblem } from "../ui/state.js";
 import { shown } from "../job/settings.js";
 import { html, useEffect, useState } from "../vendor.js";
 import { accepted, settingAt } from "./spec.js";

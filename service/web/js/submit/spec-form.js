@@ -1,4 +1,4 @@
-import { FieldProblem } from "../ui/field-problem.js";
+import { FieldProblem } from "../ui/state.js";
 import { html } from "../vendor.js";
 import { Field } from "./field.js";
 import { accepted, followed, propertiesOf, settingAt, withSetting } from "./spec.js";

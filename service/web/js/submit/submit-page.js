@@ -1,17 +1,21 @@
-import { get, newKey, post } from "../core/api.js";
-import { useResource } from "../core/resource.js";
+import { get, newKey, post, useResource } from "../core/api.js";
 import { go, link } from "../core/router.js";
 import { say } from "../core/toasts.js";
 import { Views } from "../datasets/views.js";
-import { Button } from "../ui/button.js";
-import { otherProblems } from "../ui/field-problem.js";
-import { Empty, Failure, Loaded } from "../ui/state.js";
+import { Button, Segmented, Select } from "../ui/controls.js";
+import { Empty, Failure, Loaded, otherProblems } from "../ui/state.js";
 import { html, useMemo, useState } from "../vendor.js";
+import { SpecText, useDraft } from "./draft.js";
 import { Estimate } from "./estimate.js";
 import { SpecForm } from "./spec-form.js";
-import { SpecText } from "./spec-text.js";
 import { changesOf, fieldsOf } from "./spec.js";
-import { useValidation } from "./validation.js";
+
+const SHAPES = { form: "Form", text: "YAML" };
+const STARTS = [
+  ["newest", "its newest checkpoint"],
+  ["best", "its best checkpoint"],
+  ["scratch", "scratch, with these settings"],
+];
 
 /** @typedef {Awaited<ReturnType<typeof load>>} Known */
 /** `#/submit`, `#/submit?dataset=NAME` and `#/submit?clone=JOB`: the settings of a new job. @param {ViewProps} props */
@@ -53,41 +57,30 @@ async function load(cloned, signal) {
 /** @param {{known: Known, dataset: string | null}} props */
 function Form({ known, dataset }) {
   const { job, schema, datasets } = known;
-  const [spec, setSpec] = useState(
-    /** @type {Api.JobSpec} */ (job?.spec ?? { dataset: dataset ?? datasets[0].name }),
+  const { spec, change, unreadable, setUnreadable, answer, error, canSubmit, attempt } = useDraft(
+    () => /** @type {Api.JobSpec} */ (job?.spec ?? { dataset: dataset ?? datasets[0].name }),
+    "/v1/jobs/validate",
   );
   const [isText, setText] = useState(false);
   const [start, setStart] = useState("newest");
-  const [refusal, setRefusal] = useState(/** @type {Refusal | null} */ (null));
-  const [unreadable, setUnreadable] = useState("");
-  const { answer, error: invalid } = useValidation(spec, "/v1/jobs/validate");
-  const error = refusal ?? invalid;
   const names = useMemo(() => [...fieldsOf(schema, spec).keys()], [schema, spec]);
   const others = isText ? error : otherProblems(error, names);
-  const change = (/** @type {Api.JobSpec} */ next) => {
-    setRefusal(null);
-    setSpec(next);
-  };
   // Of these settings: if the answer to a submission is lost, the next one does not make a second job.
   const key = useMemo(newKey, [spec, start]);
   const submit = async () => {
-    try {
-      const checkpoint = start === "scratch" ? null : start;
-      const made = job
-        ? await post(
-            `/v1/jobs/${job.id}/clone`,
-            { changes: changesOf(job.spec, spec, schema), checkpoint },
-            key,
-          )
-        : await post("/v1/jobs", spec, key);
-      say("Submitted.");
-      for (const warning of made.warnings) say(warning);
-      go(["jobs", made.id]);
-    } catch (problem) {
-      setRefusal(problem);
-    }
+    const checkpoint = start === "scratch" ? null : start;
+    const made = job
+      ? await post(
+          `/v1/jobs/${job.id}/clone`,
+          { changes: changesOf(job.spec, spec, schema), checkpoint },
+          key,
+        )
+      : await post("/v1/jobs", spec, key);
+    say("Submitted.");
+    for (const warning of made.warnings) say(warning);
+    go(["jobs", made.id]);
   };
-  const show = (/** @type {"form" | "text"} */ shape) => {
+  const show = (/** @type {string} */ shape) => {
     setText(shape === "text");
     setUnreadable("");
   };
@@ -97,31 +90,17 @@ function Form({ known, dataset }) {
   return html`<div class="page-head">
       <h1>${job ? html`Clone of <a href=${link(["jobs", job.id])}>${job.name}</a>` : "New job"}</h1>
       <span class="grow"></span>
-      <div class="segmented" role="group" aria-label="How settings are shown">
-        <${Button} label="Form" pressed=${!isText} onClick=${() => show("form")} />
-        <${Button} label="YAML" pressed=${isText} onClick=${() => show("text")} />
-      </div>
+      <${Segmented} label="How settings are shown" options=${SHAPES} value=${isText ? "text" : "form"} onChange=${show} />
     </div>
-    ${job && html`<${Start} value=${start} onChange=${setStart} />`}
+    ${job && html`<label class="inline">Start from <${Select} options=${STARTS} value=${start} onChange=${setStart} /></label>`}
     <div class="submit-columns">
       <div>${isText ? html`<${SpecText} spec=${spec} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${change} />`}</div>
       <aside>
         ${others && !unreadable && html`<${Failure} error=${others} />`}
         ${error && !others && html`<div class="notice red"><strong>${error.errors?.length === 1 ? "1 setting needs" : `${error.errors?.length} settings need`} a change</strong><p>See the marked ${error.errors?.length === 1 ? "field" : "fields"}.</p></div>`}
         <${Estimate} answer=${answer} isValid=${!error && !unreadable} />
-        <${Button} label="Submit" kind="primary large" disabled=${invalid !== null || unreadable !== ""} onClick=${submit} />
+        <${Button} label="Submit" kind="primary large" disabled=${!canSubmit} onClick=${() => attempt(submit)} />
         ${chosen && html`<${Views} key=${chosen.id} datasetId=${chosen.id} spec=${spec} />`}
       </aside>
     </div>`;
-}
-
-/** @param {{value: string, onChange: (value: string) => void}} props */
-function Start({ value, onChange }) {
-  return html`<label class="inline">Start from
-    <select value=${value} onChange=${(event) => onChange(event.currentTarget.value)}>
-      <option value="newest">its newest checkpoint</option>
-      <option value="best">its best checkpoint</option>
-      <option value="scratch">scratch, with these settings</option>
-    </select>
-  </label>`;
 }

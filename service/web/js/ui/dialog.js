@@ -1,6 +1,6 @@
 import { html, useEffect, useRef, useState } from "../vendor.js";
 import { store, useStore } from "../core/store.js";
-import { Button } from "./button.js";
+import { Button } from "./controls.js";
 
 /**
  * A modal dialog; Escape and a click beside it close it.

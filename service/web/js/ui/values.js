@@ -1,3 +1,6 @@
+// How values are shown: states, facts, tables and meters.
+
+import { ago, moment } from "../core/format.js";
 import { html } from "../vendor.js";
 
 /**
@@ -60,4 +63,42 @@ export function Tags({ tags, onPick }) {
       }}
     ><span class="muted">${key}</span> ${value}</button>`,
   )}`;
+}
+
+/**
+ * A table that scrolls sideways: `head` has the headings, `children` the rows; `flush` makes it a card.
+ * @param {{label: string, head: Content, flush?: boolean, children: Content}} props
+ */
+export function Table({ label, head, flush, children }) {
+  return html`<div class=${flush ? "scroll-x card flush" : "scroll-x"} tabindex="0" role="region" aria-label=${label}>
+    <table class="plain-table"><thead><tr>${head}</tr></thead><tbody>${children}</tbody></table>
+  </div>`;
+}
+
+/** How long ago, with the moment as a tooltip. @param {{at: string | null | undefined}} props */
+export const Ago = ({ at }) => html`<span title=${moment(at)}>${ago(at)}</span>`;
+
+/**
+ * Names and values, in columns; values that are missing are left out. `large` values are headlines.
+ * @param {{items: [string, Content][], large?: boolean}} props
+ */
+export function Facts({ items, large }) {
+  const known = items.filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return html`<dl class=${large ? "figures" : "facts"}>
+    ${known.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
+  </dl>`;
+}
+
+/** A share as a bar. @param {{value: number, label: string, tone?: string}} props `value` from 0 to 1 */
+export function Meter({ value, label, tone = "" }) {
+  const share = Math.max(0, Math.min(1, value || 0));
+  return html`<span
+    class=${`meter ${tone}`}
+    role="progressbar"
+    aria-label=${label}
+    aria-valuemin="0"
+    aria-valuemax="100"
+    aria-valuenow=${Math.round(share * 100)}
+    ><span style=${{ width: `${share * 100}%` }}></span
+  ></span>`;
 }
