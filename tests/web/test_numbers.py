@@ -124,7 +124,7 @@ def test_best_value_of_a_comparison_is_marked_unless_it_may_be_chance(page: Page
     ]
     script = """async (groups) => {
         const { html, render } = await import("/js/vendor.js");
-        const { FigureTable } = await import("/js/compare/figure-table.js");
+        const { FigureTable } = await import("/js/compare/tables.js");
         render(html`<${FigureTable} groups=${groups} />`, document.querySelector("#app"));
     }"""
     page.evaluate(script, groups)

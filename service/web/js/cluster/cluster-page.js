@@ -56,11 +56,9 @@ function Share({ part, whole, name }) {
 function Nodes({ cluster, reload }) {
   const isOperator = may("operator");
   const drain = async (/** @type {Api.ClusterView["nodes"][number]} */ node) => {
-    const agreed = await confirm({
-      title: `Drain ${node.name || node.id}?`,
-      text: "It gets no new workers. Attempts there save a checkpoint, and their jobs are queued again.",
-      action: "Drain",
-    });
+    const text =
+      "It gets no new workers. Attempts there save a checkpoint, and their jobs are queued again.";
+    const agreed = await confirm(`Drain ${node.name || node.id}?`, text, "Drain", "primary");
     if (agreed && (await attempt(() => post("/v1/cluster/drain", { node: node.id }), "Drained.")))
       reload();
   };

@@ -1,16 +1,15 @@
 import { get, useResource } from "../core/api.js";
+import { ago } from "../core/format.js";
 import { link, setQuery } from "../core/router.js";
 import { COLORS } from "../core/theme.js";
 import { isFinal } from "../jobs/actions.js";
-import { Button, Select } from "../ui/controls.js";
-import { StatusChip, VerdictChip } from "../ui/values.js";
+import { Button, Icon, Select } from "../ui/controls.js";
 import { Empty, Failure, Loading } from "../ui/state.js";
-import { html } from "../vendor.js";
-import { AddJob } from "./add-job.js";
-import { FigureTable } from "./figure-table.js";
+import { StatusChip, VerdictChip } from "../ui/values.js";
+import { FigureTable, SettingTable } from "./tables.js";
 import { distinct, groupings, groupsOf } from "./groups.js";
 import { Overlay } from "./overlay.js";
-import { SettingTable } from "./setting-table.js";
+import { html, useEffect, useState } from "../vendor.js";
 
 /** Jobs of one comparison; more than eight only make sense in groups. */
 const MOST = 16;
@@ -62,6 +61,40 @@ export function ComparePage({ query }) {
       </ul>
       <div class="report"><${FigureTable} groups=${groups} /><${SettingTable} jobs=${jobs} /></div>
       <${Overlay} key=${`${ids} ${by}`} groups=${groups} live=${jobs.some((job) => !isFinal(job))} query=${query} />`
+    }
+  </div>`;
+}
+
+/** A search for a job to add. @param {{known: string[], onAdd: (id: string) => void}} props */
+function AddJob({ known, onAdd }) {
+  const [text, setText] = useState("");
+  const [found, setFound] = useState(/** @type {AnyJob[]} */ ([]));
+  useEffect(() => {
+    const canceled = new AbortController();
+    const search = async () =>
+      text.trim() ? (await get("/v1/jobs", { q: text, limit: 8 }, canceled.signal)).data : [];
+    const timer = setTimeout(() => search().then(setFound, () => setFound([])), 200);
+    return () => {
+      clearTimeout(timer);
+      canceled.abort();
+    };
+  }, [text]);
+  const add = (/** @type {string} */ id) => {
+    setText("");
+    onAdd(id);
+  };
+  return html`<div class="menu add-job">
+    <span class="search"><${Icon} name="search" /><input type="search" aria-label="Add a job" placeholder="Add a job" value=${text} onInput=${(event) => setText(event.currentTarget.value)} /></span>
+    ${
+      found.length > 0 &&
+      html`<div class="menu-panel left">
+      ${found
+        .filter((job) => !known.includes(job.id))
+        .map(
+          (job) =>
+            html`<button type="button" class="menu-item" onClick=${() => add(job.id)}>${job.name} <span class="muted">${ago(job.created_at)}</span></button>`,
+        )}
+    </div>`
     }
   </div>`;
 }

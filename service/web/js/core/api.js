@@ -142,7 +142,7 @@ const SECONDS_AFTER_ERROR = 3;
  * @param {unknown[]} keys the request is sent again when one of them changes
  * @param {{every?: number | ((data: T | undefined) => number)}} [options] `every`: seconds from an answer to the next
  *   request; 0 is never
- * @returns {Resource<T> & {set: (data: T) => void}}
+ * @returns {Resource<T> & {update: (change: (before: T | undefined) => T | undefined) => void}}
  */
 export function useResource(load, keys, { every = 0 } = {}) {
   const [state, setState] = useState(/** @type {Pick<Resource<T>, "data" | "error">} */ ({}));
@@ -196,6 +196,10 @@ export function useResource(load, keys, { every = 0 } = {}) {
     };
   }, keys);
   const reload = useCallback(() => void send.current(), []);
-  const set = useCallback((/** @type {T} */ data) => setState({ data, error: undefined }), []);
-  return { ...state, reload, set };
+  const update = useCallback(
+    (/** @type {(before: T | undefined) => T | undefined} */ change) =>
+      setState(({ data, error }) => ({ data: change(data), error })),
+    [],
+  );
+  return { ...state, reload, update };
 }

@@ -58,19 +58,14 @@ function isMoving(dataset) {
 /** @param {{dataset: Api.DatasetView, state: string, reload: () => void}} props */
 function Head({ dataset, state, reload }) {
   const refresh = async () => {
-    if (
-      await attempt(() => post(`/v1/datasets/${dataset.id}/refresh`), "The images are read again.")
-    )
-      reload();
+    const path = /** @type {const} */ (`/v1/datasets/${dataset.id}/refresh`);
+    if (await attempt(() => post(path), "The images are read again.")) reload();
   };
   const drop = async () => {
     const text = dataset.upload
       ? "What was uploaded is removed for good."
       : "Its images stay where they are.";
-    if (
-      !(await confirm({ title: `Remove ${dataset.name}?`, text, action: "Remove", danger: true }))
-    )
-      return;
+    if (!(await confirm(`Remove ${dataset.name}?`, text, "Remove"))) return;
     const upload = uploads.get().get(dataset.id);
     stop(dataset.id);
     if (await attempt(() => remove(`/v1/datasets/${dataset.id}`), "Removed.")) go(["datasets"]);

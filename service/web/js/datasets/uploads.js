@@ -1,4 +1,4 @@
-import { get, Problem, request } from "../core/api.js";
+import { get, request } from "../core/api.js";
 import { store } from "../core/store.js";
 
 /** Bytes of a request, and the most that is sent twice. Object stores need at least 5 MiB. */
@@ -66,13 +66,8 @@ async function sendRest(id, content, received, update, signal) {
       update({ received, retrying: null });
       pause = FIRST_PAUSE;
     } catch (error) {
-      if (
-        !(
-          error instanceof Problem &&
-          (TRANSIENT.includes(error.status) || REPEATED.includes(error.type))
-        )
-      )
-        throw error;
+      const { status, type } = error;
+      if (!TRANSIENT.includes(status) && !REPEATED.includes(type)) throw error;
       update({ retrying: error });
       await new Promise((resolve) => setTimeout(resolve, pause));
       signal.throwIfAborted();

@@ -65,13 +65,8 @@ function Head({ experiment, reload, isDeleted }) {
     .slice(0, 16)
     .join(",");
   const cancel = async () => {
-    if (
-      await attempt(
-        () => post(`/v1/experiments/${id}/cancel`),
-        "Its jobs stop after their current step.",
-      )
-    )
-      reload();
+    const done = "Its jobs stop after their current step.";
+    if (await attempt(() => post(`/v1/experiments/${id}/cancel`), done)) reload();
   };
   const drop = async (/** @type {Api.Parameters<"DELETE", "/v1/experiments/{}">} */ query) => {
     isDeleted.current = true;

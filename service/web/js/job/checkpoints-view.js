@@ -39,12 +39,8 @@ function Row({ row, isBest, onOpen, reload }) {
       row.pinned ? "No longer kept for good." : "Kept, whatever the settings of the job.",
     ).then(reload);
   const drop = async () => {
-    const agreed = await confirm({
-      title: "Delete the checkpoint?",
-      text: `That of step ${row.step} is removed for good.`,
-      action: "Delete",
-      danger: true,
-    });
+    const text = `That of step ${row.step} is removed for good.`;
+    const agreed = await confirm("Delete the checkpoint?", text, "Delete");
     if (agreed && (await attempt(() => remove(`/v1/checkpoints/${row.id}`), "Deleted."))) reload();
   };
   return html`<tr>

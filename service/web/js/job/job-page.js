@@ -2,7 +2,7 @@ import { get, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
 import { isFinal } from "../jobs/actions.js";
 import { later, Loaded } from "../ui/state.js";
-import { Tabs } from "../ui/tabs.js";
+import { link } from "../core/router.js";
 import { html, useEffect, useRef } from "../vendor.js";
 import { ArtifactsView } from "./artifacts-view.js";
 import { AttemptsView } from "./attempts-view.js";
@@ -12,7 +12,7 @@ import { EvaluationsView } from "./evaluations-view.js";
 import { EventsView } from "./events-view.js";
 import { JobHead } from "./job-head.js";
 import { LogView } from "./log-view.js";
-import { SettingsView } from "./settings-view.js";
+import { SettingsView } from "./settings.js";
 import { Verdict } from "./verdict.js";
 
 const PicturesView = later(async () => (await import("../pictures/pictures-view.js")).PicturesView);
@@ -40,9 +40,13 @@ export function JobPage({ id, view, query }) {
   const { name, component: Shown } = VIEWS.find((each) => each.name === view) ?? VIEWS[0];
   return html`<div class="page job">
     <${Loaded} resource=${job} what="the job">
-      ${(data) => html`<${JobHead} job=${data} onChange=${job.set} reload=${job.reload} />
+      ${(
+        data,
+      ) => html`<${JobHead} job=${data} onChange=${(changed) => job.update(() => changed)} reload=${job.reload} />
         <${Verdict} job=${data} events=${events} />
-        <${Tabs} path=${["jobs", id]} tabs=${VIEWS.map((each) => [each.name, each.title, each.name === "attempts" && data.attempt > 1 ? data.attempt : ""])} shown=${name} />
+        <nav class="tabs" aria-label="Views">
+          ${VIEWS.map((each) => html`<a href=${link(["jobs", id, each.name])} aria-current=${each.name === name ? "page" : undefined}>${each.title}${each.name === "attempts" && data.attempt > 1 && html`<span class="badge">${data.attempt}</span>`}</a>`)}
+        </nav>
         <${Shown} job=${data} events=${events} query=${query} />`}
     <//>
   </div>`;

@@ -1,10 +1,10 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { visible } from "../core/events.js";
 import { setQuery } from "../core/router.js";
 import { useStore } from "../core/store.js";
 import { isFinal } from "../jobs/actions.js";
 import { Button, Icon, Select } from "../ui/controls.js";
-import { Empty, Failure, Loading } from "../ui/state.js";
+import { Empty, Loaded } from "../ui/state.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor.js";
 
 const TAIL = 2000;
@@ -16,10 +16,11 @@ export function LogView({ job, query }) {
   const attempt = Number(query.get("attempt")) || job.attempt;
   const [text, setText] = useState("");
   const [follow, setFollow] = useState(true);
-  const { lines, error, loading } = useLog(job, attempt);
+  const log = useLog(job, attempt);
+  const lines = log.data ?? [];
   const shown = useMemo(
-    () => (text ? lines.filter((line) => line.toLowerCase().includes(text.toLowerCase())) : lines),
-    [lines, text],
+    () => lines.filter((line) => line.toLowerCase().includes(text.toLowerCase())),
+    [log.data, text],
   );
   const box = useRef(/** @type {HTMLPreElement | null} */ (null));
   useLayoutEffect(() => {
@@ -42,8 +43,9 @@ export function LogView({ job, query }) {
       <${Button} label="Follow" pressed=${follow} onClick=${() => setFollow(!follow)} />
       <a class="button" href=${`/v1/jobs/${job.id}/logs?attempt=${attempt}`} download=${`${job.id}-${attempt}.log`}><${Icon} name="download" /><span>Whole log</span></a>
     </div>
-    ${error && html`<${Failure} error=${error} />`}
-    ${loading ? html`<${Loading} what="the log" />` : html`<pre class="log" ref=${box} tabindex="0" aria-label="Log" onScroll=${scrolled}>${shown.map((line) => html`<${Line} text=${line} found=${text} />`)}</pre>`}`;
+    <${Loaded} resource=${log} what="the log">
+      ${() => html`<pre class="log" ref=${box} tabindex="0" aria-label="Log" onScroll=${scrolled}>${shown.map((line) => html`<${Line} text=${line} found=${text} />`)}</pre>`}
+    <//>`;
 }
 
 /** @param {{text: string, found: string}} props */
@@ -57,39 +59,29 @@ function Line({ text, found }) {
   return html`<span class=${tone}>${at < 0 ? text : html`${text.slice(0, at)}<mark>${text.slice(at, at + found.length)}</mark>${text.slice(at + found.length)}`}${"\n"}</span>`;
 }
 
-/** @typedef {{lines: string[], error: Refusal | null, loading: boolean}} Log */
-/** @param {Api.JobView} job @param {number} attempt */
+/** The end of a log, followed while its attempt runs. @param {Api.JobView} job @param {number} attempt */
 function useLog(job, attempt) {
-  const [state, setState] = useState(
-    /** @type {Log} */ ({ lines: [], error: null, loading: true }),
-  );
   const isLive = !isFinal(job) && attempt === job.attempt;
   // As the stream of events: a tab in the background leaves its connection to others.
   const isPaused = !useStore(visible) && isLive;
+  const log = useResource(
+    async (signal) => {
+      // The stream has the lines of a live one.
+      if (!attempt || isLive) await new Promise(() => {});
+      const text = await get(`/v1/jobs/${job.id}/logs`, { tail: TAIL, attempt }, signal);
+      return text.replace(/\n$/, "").split("\n");
+    },
+    [job.id, attempt, isLive],
+  );
   useEffect(() => {
-    if (!attempt || isPaused) return undefined;
-    const canceled = new AbortController();
-    setState({ lines: [], error: null, loading: true });
-    if (isLive) {
-      const source = new EventSource(`/v1/jobs/${job.id}/logs?tail=${TAIL}&attempt=${attempt}`);
-      source.addEventListener("log", (message) => add(message.data.split("\n")));
-      source.onopen = () => setState((before) => ({ ...before, loading: false }));
-      return () => source.close();
-    }
-    get(`/v1/jobs/${job.id}/logs`, { tail: TAIL, attempt }, canceled.signal).then(
-      (text) =>
-        setState({ lines: text.replace(/\n$/, "").split("\n"), error: null, loading: false }),
-      (error) => canceled.signal.aborted || setState({ lines: [], error, loading: false }),
-    );
-    return () => canceled.abort();
+    if (!attempt || !isLive || isPaused) return undefined;
+    const add = (/** @type {string[]} */ ...lines) =>
+      log.update((before = []) => [...before, ...lines].slice(-MOST));
+    log.update(() => undefined);
+    const source = new EventSource(`/v1/jobs/${job.id}/logs?tail=${TAIL}&attempt=${attempt}`);
+    source.addEventListener("log", (message) => add(...message.data.split("\n")));
+    source.onopen = () => add();
+    return () => source.close();
   }, [job.id, attempt, isLive, isPaused]);
-  /** @param {string[]} lines */
-  function add(lines) {
-    setState((before) => ({
-      lines: [...before.lines, ...lines].slice(-MOST),
-      error: null,
-      loading: false,
-    }));
-  }
-  return state;
+  return log;
 }

@@ -75,8 +75,7 @@ export async function act(action, jobs) {
   const what = jobs.length === 1 ? `“${jobs[0].name}”` : `${jobs.length} jobs`;
   if (action.question) {
     const title = `${action.title} ${what}`;
-    const question = { title: `${title}?`, text: action.question, action: title, danger: true };
-    if (!(await confirm(question))) return false;
+    if (!(await confirm(`${title}?`, action.question, title))) return false;
   }
   const results = await Promise.allSettled(jobs.map(action.run));
   const failures = results.filter((result) => result.status === "rejected");

@@ -1,14 +1,16 @@
 import { useKeys } from "../core/keys.js";
-import { go, setQuery } from "../core/router.js";
+import { go, link, setQuery } from "../core/router.js";
+import { may } from "../core/session.js";
 import { JobPage } from "../job/job-page.js";
+import { Button, Icon } from "../ui/controls.js";
 import { Failure, Loading } from "../ui/state.js";
-import { html, useMemo, useState } from "../vendor.js";
-import { BulkBar } from "./bulk-bar.js";
+import { act, ACTIONS } from "./actions.js";
 import { ColumnChoice, useColumns } from "./columns.js";
 import { Filters, filtersOf } from "./filters.js";
 import { JobTable } from "./job-table.js";
 import { NoJobs } from "./no-jobs.js";
 import { useJobs } from "./use-jobs.js";
+import { html, useMemo, useState } from "../vendor.js";
 
 /** `#/jobs` is the list, `#/jobs/JOB/VIEW` one job. @param {ViewProps} props */
 export function JobsPage({ rest, query }) {
@@ -79,5 +81,45 @@ function JobList({ query }) {
       selected.size > 0 &&
       html`<${BulkBar} jobs=${chosen} onClear=${() => setSelected(new Map())} onDone=${list.reload} />`
     }
+  </div>`;
+}
+
+/**
+ * What can be done with the selected jobs. An action that fits only some of them is run on those.
+ * @param {{jobs: AnyJob[], onClear: () => void, onDone: () => void}} props
+ */
+function BulkBar({ jobs, onClear, onDone }) {
+  const ids = jobs.map((job) => job.id).join(",");
+  const run = async (
+    /** @type {import("./actions.js").Action} */ action,
+    /** @type {AnyJob[]} */ fitting,
+  ) => {
+    if (!(await act(action, fitting))) return;
+    if (action.name === "delete") onClear();
+    onDone();
+  };
+  return html`<div class="bulk-bar" role="toolbar" aria-label="Selected jobs">
+    <strong>${jobs.length} selected</strong>
+    <a class="button" href=${link(["compare"], { jobs: ids })} title="Overlay the curves (c)"><${Icon} name="compare" /><span>Compare</span></a>
+    ${
+      may("submit") &&
+      html`${ACTIONS.map((action) => {
+        const fitting = jobs.filter(action.applies);
+        const label =
+          fitting.length === jobs.length ? action.title : `${action.title} ${fitting.length}`;
+        return html`<${Button}
+          key=${action.name}
+          icon=${action.icon}
+          label=${label}
+          kind=${action.danger ? "danger" : ""}
+          disabled=${fitting.length === 0}
+          title=${fitting.length ? "" : "No selected job is in a state for this"}
+          onClick=${() => run(action, fitting)}
+        />`;
+      })}
+      ${jobs.length === 1 && html`<${Button} icon="copy" label="Clone" onClick=${() => go(["submit"], { clone: ids })} />`}`
+    }
+    <span class="grow"></span>
+    <${Button} icon="close" label="Clear the selection" quiet onClick=${onClear} />
   </div>`;
 }

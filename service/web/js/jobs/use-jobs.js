@@ -1,6 +1,7 @@
-import { get } from "../core/api.js";
+import { get, useResource } from "../core/api.js";
 import { useEvents } from "../core/events.js";
-import { useCallback, useEffect, useRef, useState } from "../vendor.js";
+import { complain } from "../core/toasts.js";
+import { useRef } from "../vendor.js";
 import { isOne } from "./actions.js";
 
 const PAGE = 100;
@@ -10,10 +11,7 @@ const SECONDS = 5;
 /** Most ids of a request. */
 const MAX_IDS = 100;
 
-/**
- * @typedef {Api.JobSummary} Job
- * @typedef {{key: string, rows: Job[], next: string | undefined, loading: boolean, error: Refusal | null}} State
- */
+/** @typedef {Api.JobSummary} Job */
 /**
  * @param {Api.Parameters<"GET", "/v1/jobs">} query
  * @param {AbortSignal} [signal]
@@ -28,100 +26,70 @@ const list = (query, signal) =>
  * @param {ReturnType<typeof import("./filters.js").filtersOf>} filters
  */
 export function useJobs(filters) {
-  const key = JSON.stringify(filters);
-  const [state, setState] = useState(
-    /** @type {State} */ ({ key: "", rows: [], next: undefined, loading: true, error: null }),
+  const { data, error, reload, update } = useResource(
+    (signal) => list({ ...filters, limit: PAGE }, signal),
+    [JSON.stringify(filters)],
   );
-  const newest = useRef(state);
-  newest.current = state;
-  const busy = useRef(false);
-  const newestId = useRef(0);
+  const newest = useRef(data);
+  newest.current = data;
+  const isLoading = useRef(false);
 
-  const load = useCallback(
-    /** @param {string} [after] @param {AbortSignal} [signal] */
-    async (after, signal) => {
-      busy.current = true;
-      const requestId = after === undefined ? ++newestId.current : newestId.current;
-      if (!signal?.aborted) setState((before) => ({ ...before, loading: true }));
-      try {
-        const page = await list({ ...filters, after, limit: PAGE }, signal);
-        if (requestId !== newestId.current) return; // A later request for the beginning was sent.
-        const rows = page.data;
-        setState((before) => ({
-          key,
-          rows: after === undefined ? rows : merged(before.rows, rows),
-          next: page.next ?? undefined,
-          loading: false,
-          error: null,
-        }));
-      } catch (error) {
-        if (!signal?.aborted) setState((before) => ({ ...before, loading: false, error }));
-      } finally {
-        busy.current = false;
-      }
-    },
-    [key],
-  );
+  const loadMore = async () => {
+    const { next } = newest.current ?? {};
+    if (!next || isLoading.current) return;
+    isLoading.current = true;
+    const page = await list({ ...filters, after: next, limit: PAGE }).catch(complain);
+    isLoading.current = false;
+    // Unless the list was loaded again meanwhile.
+    if (page && newest.current?.next === next)
+      update((before) => before && { ...page, data: merged(before.data, page.data) });
+  };
 
-  useEffect(() => {
-    const canceled = new AbortController();
-    void load(undefined, canceled.signal);
-    return () => canceled.abort();
-  }, [load]);
-
-  const loadMore = useCallback(() => {
-    const { next } = newest.current;
-    if (next !== undefined && !busy.current) void load(next);
-  }, [load]);
-
-  const update = useCallback((/** @type {Job[]} */ jobs) => {
+  const replace = (/** @type {Job[]} */ jobs) => {
     const known = new Map(jobs.map((job) => [job.id, job]));
-    setState((before) => ({ ...before, rows: before.rows.map((row) => known.get(row.id) ?? row) }));
-  }, []);
+    update(
+      (before) => before && { ...before, data: before.data.map((row) => known.get(row.id) ?? row) },
+    );
+  };
 
-  useEffect(() => {
-    const timer = setInterval(async () => {
-      const { rows } = newest.current;
-      if (document.hidden || !rows.some((row) => isOne(LIVE, row.status))) return;
-      const page = await list({ status: LIVE, limit: 200 }).catch(() => null);
-      if (page) update(page.data);
-    }, SECONDS * 1000);
-    return () => clearInterval(timer);
-  }, [update]);
+  const poll = async (/** @type {AbortSignal} */ signal) => {
+    if (document.hidden || !newest.current?.data.some((row) => isOne(LIVE, row.status))) return;
+    replace((await list({ status: LIVE, limit: 200 }, signal)).data);
+  };
+  useResource(poll, [], { every: SECONDS });
 
   useChangedJobs(
     (ids) => void refresh(ids),
-    () => void (newest.current.rows.length > PAGE ? top() : load()),
+    () => void ((newest.current?.data.length ?? 0) > PAGE ? top() : reload()),
   );
 
   /** Add jobs that are new, or that may match now: they stand at the top, unless another order was chosen. */
   async function top() {
     const page = await list({ ...filters, limit: 50 }).catch(() => null);
     if (page && !filters.sort)
-      setState((before) => ({ ...before, rows: merged(page.data, before.rows) }));
-    else if (page) update(page.data);
+      update((before) => before && { ...before, data: merged(page.data, before.data) });
+    else if (page) replace(page.data);
   }
 
   /** @param {Set<string>} all */
   async function refresh(all) {
-    const known = new Set(newest.current.rows.map((row) => row.id));
+    const known = new Set(newest.current?.data.map((row) => row.id));
     const shown = [...all].filter((id) => known.has(id));
     if (shown.length < all.size) await top();
     for (let first = 0; first < shown.length; first += MAX_IDS) {
       const some = shown.slice(first, first + MAX_IDS);
       const page = await list({ id: some, limit: MAX_IDS }).catch(() => null);
-      if (page) update(page.data);
+      if (page) replace(page.data);
     }
   }
 
-  const isCurrent = state.key === key;
   return {
-    rows: isCurrent ? state.rows : [],
-    hasMore: state.next !== undefined,
-    loading: state.loading || !isCurrent,
-    error: state.error,
+    rows: data?.data ?? [],
+    hasMore: Boolean(data?.next),
+    loading: !data && !error,
+    error,
     loadMore,
-    reload: useCallback(() => void load(undefined), [load]),
+    reload,
   };
 }
 

@@ -75,12 +75,8 @@ function Row({ run, name, reload }) {
     .filter(Boolean)
     .join(", ");
   const drop = async () => {
-    const agreed = await confirm({
-      title: `Delete the ${run.kind}?`,
-      text: isOver(run) ? "Its files are removed for good." : "It is stopped.",
-      action: "Delete",
-      danger: true,
-    });
+    const text = isOver(run) ? "Its files are removed for good." : "It is stopped.";
+    const agreed = await confirm(`Delete the ${run.kind}?`, text, "Delete");
     if (agreed && (await attempt(() => remove(`/v1/model-runs/${run.id}`), "Deleted."))) reload();
   };
   return html`<tr>

@@ -2,7 +2,7 @@ import { number } from "../core/format.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 import { html, useEffect, useRef } from "../vendor.js";
-import { when } from "./pictures-view.js";
+import { indexAt, when } from "./pictures-view.js";
 
 const ROWS = 96;
 
@@ -78,10 +78,7 @@ function draw(canvas, rows, low, high, step) {
   context.beginPath();
   for (const [column, row] of rows.entries()) context.lineTo((column + 0.5) * wide, at(row.mean));
   context.stroke();
-  const chosen = Math.max(
-    0,
-    rows.findLastIndex((row) => row.step <= step),
-  );
+  const chosen = indexAt(rows, step);
   context.strokeStyle = style.getPropertyValue("--text");
   context.lineWidth = 1;
   context.strokeRect(chosen * wide + 0.5, 0.5, wide - 1, height - 1);

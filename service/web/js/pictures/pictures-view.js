@@ -37,10 +37,7 @@ export function PicturesView({ job, query }) {
         return html`<${Empty} title="No pictures yet"><p>They are drawn at the first evaluation of held-out images, and again at each one after it.</p><//>`;
       }
       const wanted = Number(query.get("at") ?? Infinity);
-      const index = Math.max(
-        0,
-        evaluations.findLastIndex((each) => each.step <= wanted),
-      );
+      const index = indexAt(evaluations, wanted);
       const { step } = evaluations[index];
       const [report, nearest, thumbnails] = [
         "report.html",
@@ -52,21 +49,20 @@ export function PicturesView({ job, query }) {
         columns,
       });
       return html`<${Moments} evaluations=${evaluations} index=${index} report=${report && addressOf(job, report)} />
-        ${neighbors && nearest && html`<${Neighbors} data=${neighbors} shown=${at(neighbors, step)} sheet=${sheet(nearest, neighbors.thumbnails.columns)} />`}
-        ${map && thumbnails && html`<${EmbeddingMap} images=${images} shown=${at(map, step)} sheet=${sheet(thumbnails, images.columns)} />`}
+        ${neighbors && nearest && html`<${Neighbors} data=${neighbors} shown=${neighbors.evaluations[indexAt(neighbors.evaluations, step)]} sheet=${sheet(nearest, neighbors.thumbnails.columns)} />`}
+        ${map && thumbnails && html`<${EmbeddingMap} images=${images} shown=${map.evaluations[indexAt(map.evaluations, step)]} sheet=${sheet(thumbnails, images.columns)} />`}
         ${histograms && html`<${Histograms} data=${histograms} step=${step} />`}`;
     }}
   <//>`;
 }
 
-/**
- * The newest evaluation up to a step, or the first one.
- * @template {Moment} T
- * @param {{evaluations: T[]}} data
- * @param {number} step
- */
-const at = ({ evaluations }, step) =>
-  evaluations.findLast((each) => each.step <= step) ?? evaluations[0];
+/** The index of the newest evaluation up to a step, or of the first one. @param {Moment[]} evaluations @param {number} step */
+export function indexAt(evaluations, step) {
+  return Math.max(
+    0,
+    evaluations.findLastIndex((each) => each.step <= step),
+  );
+}
 
 /** @param {Api.JobView} job @param {Api.ArtifactView} file */
 const newest = (job, file) => `${addressOf(job, file)}?v=${file.sha256.slice(0, 12)}`;

@@ -27,16 +27,16 @@ export function Dialog({ title, onClose, children, footer, wide }) {
   </dialog>`;
 }
 
-/** @typedef {{title: string, text: string, action: string, danger?: boolean}} Question */
+/** @typedef {{title: string, text: string, action: string, kind: string}} Question */
 const open = store(/** @type {Question & {resolve: (agreed: boolean) => void} | null} */ (null));
 
 /**
  * Ask before something that cannot be undone; resolve to whether the person agrees.
- * @param {Question} question
+ * @param {string} title @param {string} text @param {string} action what the button that agrees says
  * @returns {Promise<boolean>}
  */
-export function confirm(question) {
-  return new Promise((resolve) => open.set({ ...question, resolve }));
+export function confirm(title, text, action, kind = "danger") {
+  return new Promise((resolve) => open.set({ title, text, action, kind, resolve }));
 }
 
 /** Where `confirm` shows its question. */
@@ -54,7 +54,7 @@ export function Confirmation() {
     title=${question.title}
     onClose=${() => answer(false)}
     footer=${html`<${Button} label="Keep" onClick=${() => answer(false)} />
-      <${Button} label=${question.action} kind=${question.danger ? "danger" : "primary"} onClick=${() => answer(true)} />`}
+      <${Button} label=${question.action} kind=${question.kind} onClick=${() => answer(true)} />`}
   >
     <p>${question.text}</p>
   <//>`;
