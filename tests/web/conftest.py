@@ -11,10 +11,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    Locator,
     Page,
     expect,
     sync_playwright,
@@ -97,8 +99,8 @@ class Watched:
     page: Page
     origin: str
     problems: list[str] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
-    """Statuses that the test provokes; browsers report them as errors."""
+    provoked: set[int | str] = field(default_factory=set)
+    """Statuses, and words of errors, that the test provokes; browsers report them as errors."""
 
     def __post_init__(self) -> None:
         self.page.on("console", self._said)
@@ -111,7 +113,8 @@ class Watched:
         return self.page
 
     def _said(self, message: ConsoleMessage) -> None:
-        is_provoked = any(f"status of {status}" in message.text for status in self.refused)
+        expected = (f"status of {it}" if isinstance(it, int) else it for it in self.provoked)
+        is_provoked = any(words in message.text for words in expected)
         if message.type == "error" and not is_provoked:
             self.problems.append(f"console: {message.text} {message.location}")
 
@@ -159,6 +162,25 @@ def watched(context: BrowserContext, url: str) -> Iterator[Watched]:
     finally:
         context.close()
     assert watch.problems == []
+
+
+def downloaded(page: Page, link: Locator) -> Path:
+    """Return the file that a click saves."""
+    with page.expect_download() as download:
+        link.click()
+    return Path(download.value.path())
+
+
+def defects(page: Page, *, also_minor: bool = False) -> list[str]:
+    """Return what axe finds serious, and whether the page is wider than its window. It injects a script."""
+    results = Axe().run(page, options={"resultTypes": ["violations"]})
+    found = [
+        f"{page.url}: {each['id']}: {each['nodes'][0]['html']} {each['nodes'][0]['any'][:1]}"
+        for each in results.response["violations"]
+        if also_minor or each["impact"] in ("serious", "critical")
+    ]
+    width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    return found + ([f"{page.url} is {width} pixels too wide"] if width > 0 else [])
 
 
 def log_in(page: Page, url: str, token: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from tests.support.busy_service import BusyService
-from tests.web.conftest import DESKTOP, PHONE, Watched
+from tests.web.conftest import DESKTOP, PHONE, Watched, defects
 
 VIEWS = {
     "jobs": "baseline",
@@ -42,18 +41,11 @@ VIEWS = {
 def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
     opened: Watched, busy: BusyService
 ) -> None:
-    axe, found = Axe(), []
+    found: list[str] = []
     for path, text in VIEWS.items():
         for name, job in busy.jobs.items():
             path = path.replace(f"{{{name}}}", job)
         page = opened.open(path)
         page.get_by_text(text).first.wait_for()
-        results = axe.run(page, options={"resultTypes": ["violations"]})
-        found += [
-            f"{path}: {each['id']}: {each['nodes'][0]['html']} {each['nodes'][0]['any'][:1]}"
-            for each in results.response["violations"]
-            if each["impact"] in ("serious", "critical")
-        ]
-        width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert width <= 0, f"{path} is {width} pixels too wide"
+        found += defects(page)
     assert found == []

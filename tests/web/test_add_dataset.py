@@ -24,12 +24,7 @@ SMALL = {
     "avocet/empty.png": 0,
     "cover.png": 1500,
 }
-STORAGE_FULL = {
-    "type": "storage-full",
-    "title": "Storage full",
-    "status": 507,
-    "detail": "No room.",
-}
+STORAGE_FULL = {"type": "storage-full", "title": "Full", "status": 507, "detail": "No room."}
 # Two chunks.
 LARGE = {"a/0.png": 5_000_000, "b/0.png": 4_000_000}
 
@@ -80,6 +75,12 @@ def stored(dataset: DatasetRecord) -> Path:
     return file
 
 
+def sent(dataset: DatasetRecord) -> dict[str, bytes]:
+    """The images that the service has, in their order."""
+    with tarfile.open(stored(dataset)) as tar:
+        return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+
+
 def test_folder_is_sent_as_the_command_sends_it(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -91,9 +92,7 @@ def test_folder_is_sent_as_the_command_sends_it(
         re.compile(r"^my birds: 5 images, .* left out\.$")
     )
     dialog.get_by_role("button", name="Upload").click()
-    dataset = expect_whole(opened.page, busy, "my birds")
-    with tarfile.open(stored(dataset)) as tar:
-        found = {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+    found = sent(expect_whole(opened.page, busy, "my birds"))
     assert found == files
     command = FolderContent(folder)
     assert command.num_images == len(found)
@@ -103,19 +102,37 @@ def test_folder_is_sent_as_the_command_sends_it(
 
 
 @pytest.mark.slow
-def test_lost_connection_is_restored(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
-    folder = tmp_path / "restored"
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        pytest.param(0, "", id="lost answer"),
+        pytest.param(503, "Retrying after an error: No room.", id="retried"),
+        pytest.param(507, "The upload stopped", id="stopped"),
+    ],
+)
+def test_interrupted_upload_says_why_and_is_completed(
+    opened: Watched, busy: BusyService, tmp_path: Path, status: int, words: str
+) -> None:
+    opened.provoked = {503, 507, "ERR_FAILED"}
+    folder = tmp_path / f"interrupted-{status}"
     files = write(folder, LARGE)
 
-    def lose_the_answer(route: Route) -> None:
-        route.fetch()
-        route.abort()
+    def interrupt(route: Route) -> None:
+        if status:
+            route.fulfill(status=status, json={**STORAGE_FULL, "status": status})
+        else:
+            route.fetch()
+            route.abort()
 
-    opened.page.route("**/content", lose_the_answer, times=1)
-    dataset = expect_whole(upload(opened, folder), busy, "restored")
-    with tarfile.open(stored(dataset)) as tar:
-        assert {each.name: tar.extractfile(each).read() for each in tar} == files  # type: ignore[union-attr]
-    opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
+    opened.page.route("**/content", interrupt, times=None if status == 503 else 1)
+    page = upload(opened, folder)
+    if words:
+        expect(page.get_by_text(words)).to_be_visible()
+        expect(page.get_by_text("No room.")).to_be_visible()
+    page.unroute("**/content")
+    if status == 507:
+        page.get_by_role("alert").get_by_role("button", name="Resume").click()
+    assert sent(expect_whole(page, busy, folder.name)) == files
 
 
 def test_upload_resumes_when_the_same_files_are_chosen(
@@ -147,7 +164,7 @@ def test_upload_resumes_when_the_same_files_are_chosen(
     page.unroute("**/content")
 
     # Other files are not mixed with these.
-    opened.refused = {409}
+    opened.provoked = {409}
     write(folder, {"c/0.png": 1})
     dialog = choose(opened, folder=folder)
     dialog.get_by_role("button", name="Upload").click()
@@ -159,36 +176,6 @@ def test_upload_resumes_when_the_same_files_are_chosen(
         expect(page.get_by_text("with its original split and labels")).to_be_visible()
     assert request.value.headers["content-range"].startswith(f"bytes {first}-")
     expect_whole(page, busy, "continued")
-
-
-@pytest.mark.slow
-def test_upload_stopped_by_a_full_disk_says_why(
-    opened: Watched, busy: BusyService, tmp_path: Path
-) -> None:
-    opened.refused = {507}
-    folder = tmp_path / "no-room"
-    write(folder, SMALL)
-    opened.page.route(
-        "**/content", lambda route: route.fulfill(status=507, json=STORAGE_FULL), times=1
-    )
-    page = upload(opened, folder)
-    stopped = page.get_by_role("alert").filter(has_text="The upload stopped")
-    expect(stopped).to_contain_text("No room.")
-    stopped.get_by_role("button", name="Resume").click()
-    expect_whole(page, busy, "no-room")
-
-
-@pytest.mark.slow
-def test_retried_chunk_says_why(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
-    opened.refused = {503}
-    write(tmp_path / "store-away", SMALL)
-    detail = "The artifact store does not answer."
-    problem = {"type": "store-unavailable", "title": "Store", "status": 503, "detail": detail}
-    opened.page.route("**/content", lambda route: route.fulfill(status=503, json=problem))
-    page = upload(opened, tmp_path / "store-away")
-    expect(page.get_by_text(f"Retrying after an error: {detail}")).to_be_visible()
-    page.unroute("**/content")
-    expect_whole(page, busy, "store-away")
 
 
 @pytest.mark.slow
@@ -210,31 +197,25 @@ def test_file_that_changes_ends_the_upload(
 
 
 @pytest.mark.slow
-def test_upload_resumes_if_its_data_set_was_not_removed(
-    opened: Watched, busy: BusyService, tmp_path: Path
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_upload_ends_only_if_its_data_set_is_removed(
+    opened: Watched, busy: BusyService, tmp_path: Path, is_removed: bool
 ) -> None:
-    write(tmp_path / "kept", SMALL)
+    opened.provoked = {"ERR_FAILED"}
+    name = "removed" if is_removed else "kept"
+    write(tmp_path / name, SMALL)
     opened.page.route("**/content", lambda route: None)
-    page = upload(opened, tmp_path / "kept")
+    page = upload(opened, tmp_path / name)
     page.unroute("**/content")
-    page.route("**/v1/datasets/*", lambda route: route.abort(), times=1)
+    if not is_removed:
+        page.route("**/v1/datasets/*", lambda route: route.abort(), times=1)
     page.get_by_role("button", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove").click()
-    expect_whole(page, busy, "kept")
-    opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
-
-
-@pytest.mark.slow
-def test_removed_data_set_is_not_sent_any_more(
-    opened: Watched, busy: BusyService, tmp_path: Path
-) -> None:
-    write(tmp_path / "removed", SMALL)
-    opened.page.route("**/content", lambda route: None)
-    page = upload(opened, tmp_path / "removed")
-    page.get_by_role("button", name="Remove").click()
-    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
-    expect(page.get_by_role("heading", name="Data sets", level=1)).to_be_visible()
-    assert list(busy.client.datasets.list(name="removed")) == []
+    if is_removed:
+        expect(page.get_by_role("heading", name="Data sets", level=1)).to_be_visible()
+        assert list(busy.client.datasets.list(name=name)) == []
+    else:
+        expect_whole(page, busy, name)
 
 
 @pytest.mark.slow
@@ -252,7 +233,7 @@ def test_archive_is_sent_as_it_is(opened: Watched, busy: BusyService, tmp_path: 
 def test_upload_of_an_archive_does_not_resume_with_another_one(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
-    opened.refused = {409, 507}
+    opened.provoked = {409, 507}
     for name in ("a.npy", "b.npy"):
         write(tmp_path, {name: 100})
         os.utime(tmp_path / name, (1e9, 1e9))
@@ -271,8 +252,7 @@ def test_several_images_are_sent(opened: Watched, busy: BusyService, tmp_path: P
     dialog = choose(opened, files=[tmp_path / "2.png", tmp_path / "1.png"])
     dialog.get_by_label("Name").fill("two images")
     dialog.get_by_role("button", name="Upload").click()
-    with tarfile.open(stored(expect_whole(opened.page, busy, "two images"))) as tar:
-        assert tar.getnames() == ["1.png", "2.png"]
+    assert list(sent(expect_whole(opened.page, busy, "two images"))) == ["1.png", "2.png"]
 
 
 @pytest.mark.slow
@@ -284,16 +264,3 @@ def test_choice_without_images_is_refused(opened: Watched, tmp_path: Path) -> No
     expect(dialog.get_by_role("button", name="Upload")).to_be_disabled()
     dialog.get_by_role("button", name="Where jobs run").click()
     expect(dialog.get_by_role("alert")).to_have_count(0)
-
-
-def test_folder_of_the_service_is_read_in_its_place(
-    opened: Watched, busy: BusyService, tmp_path: Path
-) -> None:
-    write(tmp_path / "there", SMALL)
-    page = opened.open("datasets?add=1")
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Path or URI").fill(f"{tmp_path}/there")
-    dialog.get_by_role("button", name="Add", exact=True).click()
-    expect(page.get_by_role("heading", name="there", level=1)).to_be_visible()
-    dataset = busy.client.datasets.get("there")
-    assert (dataset.uri, dataset.upload) == (f"{tmp_path}/there", None)

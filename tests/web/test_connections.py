@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from service.db.models import Token
-from service.tokens import service as tokens
 from tests.support.busy_service import BusyService
-from tests.web.conftest import Watched, log_in
+from tests.web.conftest import Watched
 
 
 def show(page: Page, visible: bool) -> None:
@@ -46,27 +43,6 @@ def test_tabs_in_the_background_leave_their_connections(opened: Watched, busy: B
     busy.client.jobs.cancel(job)
 
 
-def test_page_whose_session_has_ended_asks_to_log_in(stranger: Watched, busy: BusyService) -> None:
-    """Also a view that asks for nothing by itself, of a job that has ended."""
-    stranger.refused = {401}
-    with busy.service.database.write() as session:
-        row, text = tokens.create(session, tenant="t", name="short", scopes=["read"])
-        token_id = row.id
-    page = stranger.page
-    log_in(page, busy.service.url, text)
-    page.goto(f"{stranger.origin}/#/jobs/{busy.jobs['baseline']}/settings")
-    expect(page.get_by_text("live", exact=True)).to_be_visible()
-    expect(page.locator(".settings .auto").first).to_be_visible()
-    expect(page.get_by_text("raw pixels 22.1 %")).to_be_visible()
-    page.wait_for_load_state("networkidle")
-    with busy.service.database.write() as session:
-        session.get_one(Token, token_id).revoked_at = datetime.now(UTC)
-    # The stream is opened again.
-    show(page, False)
-    show(page, True)
-    expect(page.get_by_label("Token")).to_be_visible()
-
-
 def test_lost_answer_to_a_submission_makes_no_second_job(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -74,6 +50,7 @@ def test_lost_answer_to_a_submission_makes_no_second_job(
         route.fetch()
         route.abort()
 
+    opened.provoked = {"ERR_FAILED"}
     page = opened.open("submit?dataset=birds")
     page.get_by_label("name", exact=True).fill("lost-answer")
     expect(page.get_by_role("button", name="Submit")).to_be_enabled()
@@ -84,7 +61,6 @@ def test_lost_answer_to_a_submission_makes_no_second_job(
     expect(page.get_by_role("heading", name="lost-answer", level=1)).to_be_visible()
     (job,) = [each for each in busy.client.jobs.list() if each.name == "lost-answer"]
     busy.client.jobs.cancel(job.id)
-    opened.problems = [each for each in opened.problems if "ERR_FAILED" not in each]
 
 
 @pytest.mark.slow

@@ -21,20 +21,29 @@ def client() -> TestClient:
     return TestClient(create_app(Settings(home=Path("/nowhere"))))
 
 
-def test_vendored_files_have_their_published_hashes() -> None:
+def named_by_document(client: TestClient) -> set[str]:
+    """Return the files that a visit loads at once."""
+    return set(re.findall(r'(?:href|src)="page/\w+/([^"]+)"', client.get("/").text))
+
+
+def imports_of(name: str, statement: str) -> set[str]:
+    """Return what a module imports by a statement, such as `from`."""
+    imported = re.findall(rf'{statement}\s*"(\.[^"]+)"', page().files[name].content.decode())
+    root = ROOT.resolve()
+    return {
+        str((root / name).parent.joinpath(each).resolve().relative_to(root)) for each in imported
+    }
+
+
+def test_vendored_files_are_described_and_have_their_published_hashes() -> None:
     lines = (VENDOR / "SHA256SUMS").read_text().splitlines()
     listed = {name: sha for sha, name in (line.split("  ") for line in lines)}
     files = {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS", "README.md"}
     assert files == set(listed)
+    described = (VENDOR / "README.md").read_text()
     for name, sha in listed.items():
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == sha, name
-
-
-def test_vendored_files_are_described() -> None:
-    described = (VENDOR / "README.md").read_text()
-    for path in VENDOR.iterdir():
-        if path.suffix in (".js", ".css"):
-            assert f"`{path.name}`" in described
+        assert f"`{name}`" in described or not name.endswith((".js", ".css"))
 
 
 def test_document_allows_only_its_own_origin(client: TestClient) -> None:
@@ -60,14 +69,9 @@ def test_every_file_that_the_document_names_is_served_for_good(client: TestClien
 
 
 def test_every_import_of_a_module_is_served() -> None:
-    files = page().files
-    for name, file in files.items():
-        if not name.startswith("js/"):
-            continue
-        imports = re.findall(r'(?:from|import\()\s*"(\.[^"]+)"', file.content.decode())
-        for imported in imports:
-            path = (ROOT / name).parent.joinpath(imported).resolve().relative_to(ROOT.resolve())
-            assert str(path) in files, f"{name} imports {imported}"
+    for name in page().files:
+        if name.startswith("js/"):
+            assert imports_of(name, r"(?:from|import\()") <= page().files.keys(), name
 
 
 def test_modules_are_served_without_comments_and_with_their_lines() -> None:
@@ -113,17 +117,14 @@ def test_files_are_compressed_only_where_accepted(client: TestClient) -> None:
 
 def test_page_is_small(client: TestClient) -> None:
     """What a visit loads at once; and all that it may load later, but the library for YAML."""
-    files = page().files
-    named = set(re.findall(r'(?:href|src)="page/\w+/([^"]+)"', client.get("/").text))
+    files, named = page().files, named_by_document(client)
     assert sum(len(files[name].compressed) for name in named) < 100_000
     later = files.keys() - named
-    assert sum(len(files[name].compressed) for name in later if "yaml" not in name) < 46_000
+    assert sum(len(files[name].compressed) for name in later if "yaml" not in name) < 45_000
 
 
 def test_modules_that_a_view_imports_are_named_by_the_document(client: TestClient) -> None:
-    named = set(re.findall(r'(?:href|src)="page/\w+/([^"]+)"', client.get("/").text))
+    named = named_by_document(client)
     for name in named:
-        for imported in re.findall(r'from\s*"(\.[^"]+)"', page().files[name].content.decode()):
-            path = (ROOT / name).parent.joinpath(imported).resolve().relative_to(ROOT.resolve())
-            assert str(path) in named, f"{name} imports {imported}"
+        assert imports_of(name, "from") <= named, name
     assert "js/pictures/map.js" not in named

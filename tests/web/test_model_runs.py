@@ -15,11 +15,16 @@ from service.tasks.repository import model_runs, searches
 from service.wire.model_runs import NeighborEntry
 from tests.support.busy_service import BusyService
 from tests.support.polling import until
-from tests.web.conftest import Watched
+from tests.web.conftest import Watched, downloaded
 
 
 def runs(page: Page) -> Locator:
     return page.get_by_role("region", name="Runs of the model")
+
+
+def final_checkpoint(busy: BusyService, job: str) -> str:
+    (final,) = [each.id for each in busy.client.jobs.checkpoints(busy.jobs[job]) if each.final]
+    return final
 
 
 def test_runs_show_progress_results_files_and_errors(opened: Watched, busy: BusyService) -> None:
@@ -30,13 +35,12 @@ def test_runs_show_progress_results_files_and_errors(opened: Watched, busy: Busy
         "k-NN top-1 58.0 % (raw pixels 22.0 %)"
     )
     expect(rows.filter(has_text="export")).to_contain_text("Choose onnx")
-    with page.expect_download() as download:
-        rows.filter(has_text="640 images, 512 numbers each").get_by_role("link").click()
-    assert Path(download.value.path()).stat().st_size == 3000
+    embedding = rows.filter(has_text="640 images, 512 numbers each").get_by_role("link")
+    assert downloaded(page, embedding).stat().st_size == 3000
 
 
 def test_embedding_and_export_are_requested_and_deleted(opened: Watched, busy: BusyService) -> None:
-    opened.refused = {422}
+    opened.provoked = {422}
     page = opened.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")
     page.get_by_role("button", name="Embed").click()
     dialog = page.get_by_role("dialog")
@@ -57,9 +61,7 @@ def test_embedding_and_export_are_requested_and_deleted(opened: Watched, busy: B
     page.get_by_role("dialog").get_by_label("Also train a linear probe").check()
     page.get_by_role("dialog").get_by_role("button", name="Evaluate").click()
     expect(runs(page).get_by_role("row").filter(has_text="evaluation")).to_contain_text("birds v1")
-    (final,) = [
-        each.id for each in busy.client.jobs.checkpoints(busy.jobs["with-dar"]) if each.final
-    ]
+    final = final_checkpoint(busy, "with-dar")
     (run,) = busy.client.checkpoints.runs(final, "evaluations")
     assert run.settings["linear"]["epochs"] == 100
     busy.client.model_runs.delete(run.id)
@@ -69,15 +71,14 @@ def test_embedding_and_export_are_requested_and_deleted(opened: Watched, busy: B
 def test_evaluation_without_labels_shows_what_needs_none(
     opened: Watched, busy: BusyService
 ) -> None:
-    job = busy.jobs["with-dar"]
-    (final,) = [each.id for each in busy.client.jobs.checkpoints(job) if each.final]
+    final = final_checkpoint(busy, "with-dar")
     run = busy.client.checkpoints.evaluate(final, "birds", settings={"holdout": None})
     worker = busy.service.start_task(model_runs, run.id)
     worker.task_start(ModelRunStart)
     backbone = {"instance_recall_at_1": 0.52, "effective_rank": 41.23}
     metrics = {"backbone": backbone, "raw": {"instance_recall_at_1": 0.47}}
     worker.task_succeeded(ModelRunReport, result={"metrics": metrics})
-    page = opened.open(f"jobs/{job}/checkpoints")
+    page = opened.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")
     expect(runs(page).get_by_role("row").filter(has_text="evaluation")).to_contain_text(
         "R@1 of views 52.0 % (raw pixels 47.0 %), effective rank 41.23"
     )
@@ -86,7 +87,7 @@ def test_evaluation_without_labels_shows_what_needs_none(
 
 @pytest.mark.slow
 def test_neighbors_need_an_embedding(opened: Watched, busy: BusyService) -> None:
-    opened.refused = {409}
+    opened.provoked = {409}
     page = opened.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")
     page.get_by_role("button", name="Neighbors").click()
     dialog = page.get_by_role("dialog")

@@ -7,19 +7,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Route
 
 from dasl_core.headlines import TITLES
 from service.web.endpoints import ROOT
 
 ORIGIN = "http://page.test"
 DASH = "–"
-
-EVALUATIONS = {
-    "/v1/jobs/a/evaluations": {"knn_top1": 0.9, "nmi": 0.9, "uniformity": -1.0, "alignment": 0.1},
-    "/v1/jobs/b/evaluations": {"knn_top1": 0.5, "nmi": 0.5, "uniformity": -2.0, "alignment": 0.2},
-}
-
 
 APART = (
     "The jobs are evaluated on different numbers of images, so their metrics cannot be compared."
@@ -76,17 +70,12 @@ TABLES: dict[str, list[tuple[list[Any], Any]]] = {
 
 
 def answer(route: Route) -> None:
-    """Answer with a file of the page, or as the API would."""
+    """Answer with a file of the page, or with an empty document."""
     path = urlsplit(route.request.url).path
-    if path in EVALUATIONS:
-        evaluation = {"subject": "backbone", "metrics": EVALUATIONS[path]}
-        route.fulfill(json={"data": [evaluation]})
-    elif path.endswith("/versions"):
-        route.fulfill(json={"data": [{"number": 1, "facts": {"num_images": 1000}}]})
-    elif (file := ROOT / path.lstrip("/")).is_file():
+    if (file := ROOT / path.lstrip("/")).is_file():
         route.fulfill(path=file)
     else:
-        route.fulfill(body="<div id=app></div>", content_type="text/html")
+        route.fulfill(body="", content_type="text/html")
 
 
 @pytest.fixture(scope="module")
@@ -113,22 +102,3 @@ def test_functions(page: Page, name: str) -> None:
     results = page.evaluate(script, [module, function, calls])
     for (arguments, expected), result in zip(TABLES[name], results, strict=True):
         assert result == (pytest.approx(expected) if function == "smooth" else expected), arguments
-
-
-def test_best_value_of_a_comparison_is_marked_unless_it_may_be_chance(page: Page) -> None:
-    about = {"dataset": {"id": "ds"}, "dataset_version": 1}
-    resolved = {"evaluate": {"holdout": {"fraction": 0.5}}}
-    groups = [
-        {"name": name, "color": "--c", "jobs": [{"id": name, "resolved": resolved} | about]}
-        for name in "ab"
-    ]
-    script = """async (groups) => {
-        const { html, render } = await import("/js/vendor.js");
-        const { FigureTable } = await import("/js/compare/tables.js");
-        render(html`<${FigureTable} groups=${groups} />`, document.querySelector("#app"));
-    }"""
-    page.evaluate(script, groups)
-    table = page.get_by_role("table")
-    expect(table.get_by_role("row").filter(has_text="held-out images")).to_contain_text("500500")
-    # For other metrics, the size of chance differences is unknown.
-    expect(table.locator(".best")).to_have_text(["90.0 %"])

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.support.busy_service import BusyService
 from tests.support.training_reports import FINAL_STEP
-from tests.web.conftest import Watched, log_in
+from tests.web.conftest import Watched, downloaded, log_in
 from workers.rank import job_page
 
 
 def test_wrong_token_is_refused_in_words(stranger: Watched) -> None:
-    stranger.refused = {401}
+    stranger.provoked = {401}
     page = stranger.page
     page.goto(stranger.origin)
     page.get_by_label("Token").fill("dasl_wrong")
@@ -42,35 +43,28 @@ def test_log_in_and_out(stranger: Watched, busy: BusyService) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_open", [False, True], ids=["new page", "open page"])
 def test_login_code_opens_a_session_and_leaves_the_address(
-    stranger: Watched, busy: BusyService
+    stranger: Watched, busy: BusyService, is_open: bool
 ) -> None:
     code = busy.client._transport.json("POST", "/v1/session/codes", body={})["code"]
     page = stranger.page
+    if is_open:
+        page.goto(stranger.origin)
+        expect(page.get_by_label("Token")).to_be_visible()
+    # In an open page, only the hash changes: the document is not loaded again.
     page.goto(f"{stranger.origin}/#login={code}")
     expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
     assert code not in page.url
 
 
-@pytest.mark.slow
-def test_login_link_works_in_an_open_page(stranger: Watched, busy: BusyService) -> None:
-    page = stranger.page
-    page.goto(stranger.origin)
-    expect(page.get_by_label("Token")).to_be_visible()
-    code = busy.client._transport.json("POST", "/v1/session/codes", body={})["code"]
-    # As pasting it into the address bar does: the document is not loaded again.
-    page.evaluate("code => { location.hash = `login=${code}`; }", code)
-    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
-    assert code not in page.url
-
-
 def test_policy_blocks_inline_scripts(opened: Watched) -> None:
+    opened.provoked = {"Content Security Policy"}
     page = opened.open("jobs")
     page.evaluate(
         "const s = document.createElement('script'); s.textContent = 'window.hacked = true'; document.body.append(s)"
     )
     assert page.evaluate("window.hacked") is None
-    opened.problems = [each for each in opened.problems if "Content Security Policy" not in each]
 
 
 def test_jobs_are_listed_and_filtered(opened: Watched) -> None:
@@ -119,8 +113,31 @@ def test_rows_are_chosen_and_opened_by_keys(opened: Watched) -> None:
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
 
+@pytest.mark.parametrize(
+    ("path", "role", "name", "texts"),
+    [
+        ("jobs/{collapsed}", "alert", None, ["Collapse: uniform output", "output entropy 11.09"]),
+        ("jobs/{failed}/attempts", "alert", None, ["Lower train.batch_size"]),
+        ("jobs/{failed}/attempts", "heading", "Attempt 1", [""]),
+        ("queue", "row", "queued-next", ["CPU"]),
+        ("cluster", "region", "Nodes", ["trainer-1"]),
+        ("cluster", "heading", "Storage", [""]),
+        ("cluster", "heading", "Use of the cluster", [""]),
+        ("jobs/{running}/pictures", "heading", "No pictures yet", [""]),
+    ],
+)
+def test_view_shows(
+    opened: Watched, busy: BusyService, path: str, role: Any, name: str | None, texts: list[str]
+) -> None:
+    shown = opened.open(path.format(**busy.jobs)).get_by_role(role, name=name)
+    expect(shown).to_be_visible()
+    for text in texts:
+        expect(shown).to_contain_text(text)
+
+
 def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyService) -> None:
-    page = opened.open(f"jobs/{busy.jobs['baseline']}")
+    page = opened.page
+    page.goto(job_page(busy.service.url, busy.jobs["baseline"]))  # The address that trackers get.
     # The chip has the first word.
     expect(page.locator(".verdict")).to_have_text(
         re.compile(r"^healthy\s*k-NN [\d.]+ % \(28.6 % at")
@@ -130,13 +147,6 @@ def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyServi
         # The newest value, and the baselines.
         re.compile(r"k-NN top-1 0\.\d+, raw pixels 0.221, untrained 0.286")
     )
-
-
-@pytest.mark.slow
-def test_address_that_trackers_get_shows_the_job(opened: Watched, busy: BusyService) -> None:
-    page = opened.page
-    page.goto(job_page(busy.service.url, busy.jobs["baseline"]))
-    expect(page.get_by_role("heading", name="baseline", level=1)).to_be_visible()
 
 
 @pytest.mark.slow
@@ -150,16 +160,19 @@ def test_loss_of_one_term_is_one_line(opened: Watched, busy: BusyService) -> Non
     worker.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
 
 
+def drag(page: Page, chart: Locator, start: float, stop: float) -> None:
+    """Choose the steps of a chart between two shares of its width."""
+    box = chart.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * start, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * stop, box["y"] + 60, steps=4)
+    page.mouse.up()
+
+
 def test_drag_zooms_all_curves_and_the_link_keeps_it(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}/curves?smooth=0.6")
-    plot = page.locator(".panel", has_text="Loss").first.locator(".u-over")
-    plot.wait_for()
-    box = plot.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 60, steps=4)
-    page.mouse.up()
+    drag(page, page.get_by_role("img", name="Loss:"), 0.25, 0.75)
     expect(page).to_have_url(re.compile("smooth=0.6.*range="))
     page.get_by_role("button", name="All steps").click()
     expect(page).to_have_url(re.compile("smooth=0.6$"))
@@ -174,12 +187,7 @@ def test_curves_of_a_running_job_show_its_new_steps(opened: Watched, busy: BusyS
     worker.metrics([{"step": FINAL_STEP, "time": now, "values": {"loss": 0.5}}])
     worker.heartbeat({"step": FINAL_STEP, "total_steps": FINAL_STEP, "loss": 0.5})
     expect(loss).to_have_accessible_name(re.compile(r"loss 0\.5,"))
-    box = loss.locator(".u-over").bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] * 0.99, box["y"] + 60, steps=4)
-    page.mouse.up()
+    drag(page, loss, 0.5, 0.99)
     expect(page).to_have_url(re.compile("range="))
     # The right half of the chart has the second half of all steps.
     first, last = page.url.split("range=")[1].split("-")
@@ -189,28 +197,13 @@ def test_curves_of_a_running_job_show_its_new_steps(opened: Watched, busy: BusyS
 
 
 @pytest.mark.slow
-def test_curves_are_saved_as_csv(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
+def test_curves_are_saved_as_csv(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="CSV").click()
-    download.value.save_as(tmp_path / "curves.csv")
-    header, first, *_ = (tmp_path / "curves.csv").read_text().splitlines()
+    saved = downloaded(page, page.get_by_role("button", name="CSV"))
+    header, first, *_ = saved.read_text().splitlines()
     assert header.startswith("step,time,")
     assert "loss_dar" in header
     assert first.startswith("10,")
-
-
-@pytest.mark.slow
-def test_collapse_is_an_alarm_with_its_cause(opened: Watched, busy: BusyService) -> None:
-    page = opened.open(f"jobs/{busy.jobs['collapsed']}")
-    expect(page.get_by_role("alert")).to_contain_text("Collapse: uniform output")
-    expect(page.get_by_role("alert")).to_contain_text("output entropy 11.09")
-
-
-def test_failure_says_what_to_do(opened: Watched, busy: BusyService) -> None:
-    page = opened.open(f"jobs/{busy.jobs['failed']}/attempts")
-    expect(page.get_by_role("alert")).to_contain_text("Lower train.batch_size")
-    expect(page.get_by_role("heading", name="Attempt 1")).to_be_visible()
 
 
 def test_settings_mark_what_auto_chose(opened: Watched, busy: BusyService) -> None:
@@ -244,9 +237,8 @@ def test_checkpoint_is_pinned_and_loaded(opened: Watched, busy: BusyService) -> 
     newest.get_by_role("button", name="Files").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("timm.create_model")
-    with page.expect_download() as download:
-        dialog.get_by_role("link", name="backbone.safetensors").click()
-    assert Path(download.value.path()).stat().st_size == 2000
+    saved = downloaded(page, dialog.get_by_role("link", name="backbone.safetensors"))
+    assert saved.stat().st_size == 2000
     dialog.get_by_role("button", name="Close").click()
     newest.get_by_role("button", name="Unpin").click()
     expect(newest.get_by_role("button", name="Pin: keep")).to_be_visible()
@@ -316,21 +308,8 @@ def test_name_tags_and_priority_are_edited(opened: Watched, busy: BusyService) -
     busy.client.jobs.cancel(job)
 
 
-def test_queue_says_why_and_when(opened: Watched) -> None:
-    page = opened.open("queue")
-    row = page.get_by_role("row").filter(has_text="queued-next")
-    expect(row).to_contain_text("CPU")
-
-
-def test_cluster_shows_nodes_storage_and_use(opened: Watched) -> None:
-    page = opened.open("cluster")
-    expect(page.get_by_role("region", name="Nodes")).to_contain_text("trainer-1")
-    expect(page.get_by_role("heading", name="Storage")).to_be_visible()
-    expect(page.get_by_role("heading", name="Use of the cluster")).to_be_visible()
-
-
 def test_form_shows_the_servers_validation_at_the_field(opened: Watched, busy: BusyService) -> None:
-    opened.refused = {422}
+    opened.provoked = {422}
     page = opened.open("submit?dataset=birds")
     page.get_by_label("epochs").first.fill("0")
     problem = page.locator(".field", has=page.get_by_label("epochs")).get_by_role("alert")
@@ -374,27 +353,21 @@ def test_clone_sends_only_what_was_changed(opened: Watched, busy: BusyService) -
 
 
 def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyService) -> None:
-    opened.refused = {404}  # This data set was ingested without a contact sheet.
+    opened.provoked = {404}  # This data set was ingested without a contact sheet.
     page = opened.open(f"datasets/{busy.dataset}")
     expect(page.get_by_text("is empty")).to_be_visible()
     expect(page.get_by_text("5 other files are no images: 3 .cr2, 2 .mp4.")).to_be_visible()
     expect(page.get_by_role("region", name="Versions")).to_contain_text("640")
     page.get_by_role("button", name="Draw").click()
     expect(page.get_by_text("Waits for its turn")).to_be_visible()
-
-
-@pytest.mark.slow
-def test_files_of_a_group_of_duplicates_are_told_apart(opened: Watched, busy: BusyService) -> None:
-    opened.refused = {404}
-    page = opened.open(f"datasets/{busy.dataset}")
     group = page.locator("details", has_text="Equal files")
     group.locator("summary").click()
     expect(group).to_contain_text("1 group, 1 more than needed, of 640 compared")
     expect(group.get_by_role("listitem")).to_have_text("a/my photo.png = a/your photo.png")
 
 
-def test_data_set_is_added(opened: Watched, tmp_path: Path) -> None:
-    opened.refused = {422, 404}
+def test_data_set_is_added(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
+    opened.provoked = {422, 404}
     (tmp_path / "more").mkdir()
     page = opened.open("datasets?add=1")
     dialog = page.get_by_role("dialog")
@@ -410,13 +383,5 @@ def test_data_set_is_added(opened: Watched, tmp_path: Path) -> None:
     dialog.get_by_label("Path or URI").fill(str(tmp_path / "more"))
     dialog.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("heading", name="more", level=1)).to_be_visible()
-
-
-def test_page_says_that_the_service_is_away(opened: Watched) -> None:
-    page = opened.open("cluster")
-    page.get_by_role("region", name="Nodes").wait_for()
-    page.context.set_offline(True)
-    expect(page.get_by_role("alert")).to_contain_text("does not answer")
-    page.context.set_offline(False)
-    expect(page.get_by_text("does not answer")).to_have_count(0)
-    opened.problems = [each for each in opened.problems if "ERR_INTERNET_DISCONNECTED" not in each]
+    dataset = busy.client.datasets.get("more")
+    assert (dataset.uri, dataset.upload) == (f"{tmp_path}/more", None)

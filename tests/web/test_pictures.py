@@ -6,7 +6,6 @@ import io
 import json
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.support.busy_service import BusyService
 from tests.support.polling import wait_for
-from tests.web.conftest import Watched
+from tests.web.conftest import Watched, downloaded
 
 
 def content(busy: BusyService, name: str) -> Any:
@@ -111,25 +110,6 @@ def expect_colors(page: Page, shown: Locator) -> None:
 
 
 @pytest.mark.slow
-def test_image_under_the_pointer_is_named(opened: Watched, busy: BusyService) -> None:
-    page, shown = opened_map(opened, busy)
-    at = places(busy, shown)
-    alone = most_alone(at, at)
-    page.mouse.move(*at[alone])
-    expect(shown.locator(".map-tip")).to_contain_text(
-        content(busy, "thumbnails.json")["keys"][alone]
-    )
-
-
-def most_alone(at: list[tuple[float, float]], among: list[tuple[float, float]]) -> int:
-    """Return the number of the place, of some of them, that is farthest from all others."""
-    return max(
-        (at.index(one) for one in among),
-        key=lambda number: min(math.dist(at[number], other) for other in at if other != at[number]),
-    )
-
-
-@pytest.mark.slow
 def test_line_around_images_chooses_them(opened: Watched, busy: BusyService) -> None:
     page, shown = opened_map(opened, busy)
     page.get_by_role("button", name="Choose", exact=True).click()
@@ -163,7 +143,11 @@ def test_map_is_moved_and_zoomed_by_keys(opened: Watched, busy: BusyService) -> 
     box = shown.bounding_box()
     assert box is not None
     center = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    number = most_alone(at, [each for each in at if math.dist(each, center) < box["height"] / 4])
+    # The image near the middle that is farthest from all others.
+    number = max(
+        (number for number, it in enumerate(at) if math.dist(it, center) < box["height"] / 4),
+        key=lambda number: min(math.dist(at[number], it) for it in at if it != at[number]),
+    )
     (x, y), key = at[number], content(busy, "thumbnails.json")["keys"][number]
     for keys, expected in (
         (["+"], (center[0] + 1.4 * (x - center[0]), center[1] + 1.4 * (y - center[1]))),
@@ -191,7 +175,7 @@ def test_map_is_drawn_again_after_the_browser_has_lost_it(
 
 
 def test_histograms_say_their_means_and_the_report_is_downloaded(
-    opened: Watched, busy: BusyService, tmp_path: Path
+    opened: Watched, busy: BusyService
 ) -> None:
     page = opened.open(f"jobs/{busy.jobs['with-dar']}/pictures")
     norms = content(busy, "histograms.json")["norms"]["evaluations"]
@@ -199,13 +183,5 @@ def test_histograms_say_their_means_and_the_report_is_downloaded(
         re.compile(f"mean {norms[0]['mean']:.4g} at the start, {norms[-1]['mean']:.4g} at epoch 60")
     )
     expect(page.get_by_role("img", name="Distances of embeddings:")).to_be_visible()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="Report").click()
-    download.value.save_as(tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_bytes() == b"<h1>A report</h1>"
-
-
-@pytest.mark.slow
-def test_job_without_held_out_images_says_so(opened: Watched, busy: BusyService) -> None:
-    page = opened.open(f"jobs/{busy.jobs['running']}/pictures")
-    expect(page.get_by_role("heading", name="No pictures yet")).to_be_visible()
+    report = downloaded(page, page.get_by_role("link", name="Report"))
+    assert report.read_bytes() == b"<h1>A report</h1>"

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import timm
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, Response, expect
 from safetensors.torch import load_file
 
-from service.client import ApiError, Client
+from service.client import Client
 from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.running_service import serving, write_images
-from tests.web.conftest import PHONE, Watched, watched
+from tests.web.conftest import PHONE, Watched, defects, downloaded, watched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -71,8 +70,6 @@ def test_first_hour_of_a_person(chromium: Browser, terminal: Terminal, tmp_path:
             assert client.jobs.wait(job, timeout=PATIENCE_SECONDS).status == "succeeded"
         download(page, terminal, jobs[0], tmp_path)
         look_at_pictures(page, terminal, jobs[0])
-        compare(page, terminal, jobs)
-        delete(page, terminal, first)
         state = page.context.storage_state()
     width, height = PHONE
     phone = chromium.new_context(
@@ -147,7 +144,7 @@ def watch_curves(page: Page) -> None:
     expect(loss).to_be_visible(timeout=_PATIENCE)
     expect(state_of(page)).to_have_text("running")
     first, shown = points[-1], loss.get_attribute("aria-label")
-    drawn = picture_of(page)
+    drawn = page.evaluate("document.querySelector('.chart canvas').toDataURL()")
     assert first > 0
     assert shown is not None
     expect(loss).not_to_have_accessible_name(shown)
@@ -156,12 +153,6 @@ def watch_curves(page: Page) -> None:
     )
     assert points[-1] > first
     page.remove_listener("response", count)
-
-
-def picture_of(page: Page) -> str:
-    """Return the first curves as they are drawn."""
-    drawn: str = page.evaluate("document.querySelector('.chart canvas').toDataURL()")
-    return drawn
 
 
 def pause_and_resume(page: Page) -> None:
@@ -209,10 +200,9 @@ def download(page: Page, terminal: Terminal, job: str, folder: Path) -> None:
     dialog = page.get_by_role("dialog")
     (checkpoint,) = [each for each in terminal.client.jobs.checkpoints(job) if each.final]
     for file in checkpoint.files:
-        with page.expect_download() as saved:
-            dialog.get_by_role("link", name=file.name, exact=True).click()
-        saved.value.save_as(folder / file.name)
-        content = (folder / file.name).read_bytes()
+        saved = downloaded(page, dialog.get_by_role("link", name=file.name, exact=True))
+        content = saved.read_bytes()
+        (folder / file.name).write_bytes(content)
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file.size, file.sha256)
     model = timm.create_model("test_resnet", num_classes=0)
     model.load_state_dict(load_file(folder / "backbone.safetensors"))
@@ -233,36 +223,6 @@ def look_at_pictures(page: Page, terminal: Terminal, job: str) -> None:
     expect(page.get_by_role("heading", name="Distances of embeddings")).to_be_visible()
 
 
-def compare(page: Page, terminal: Terminal, jobs: list[str]) -> None:
-    """Compare two jobs by their settings and figures, then the two seeds as mean and range."""
-    page.goto(f"{terminal.url}/#/jobs?tag=study:seeds")
-    page.get_by_label("Select seed-0").check()
-    page.get_by_label("Select seed-1").check()
-    page.get_by_role("toolbar", name="Selected jobs").get_by_role("link", name="Compare").click()
-    differing = page.get_by_role("region", name="Settings that differ").get_by_role("row")
-    expect(differing.filter(has_text="train.seed")).to_contain_text("1")
-    expect(page.get_by_role("region", name="Newest evaluation")).to_contain_text("k-NN top-1")
-    expect(page.get_by_role("img", name="loss:")).to_have_accessible_name(
-        re.compile(r"seed-0 [\d.]+, seed-1 [\d.]+")
-    )
-    page.goto(f"{terminal.url}/#/compare?jobs={','.join(jobs)}")
-    page.get_by_label("Group by").select_option("study")
-    group = page.get_by_role("img", name="loss:")
-    expect(group).to_have_accessible_name(re.compile(r"^loss: seeds [\d.]+$"))
-
-
-def delete(page: Page, terminal: Terminal, job: str) -> None:
-    """Delete a job with all that belongs to it."""
-    page.goto(f"{terminal.url}/#/jobs/{job}")
-    page.get_by_role("button", name="Delete").click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
-    expect(page.get_by_role("link", name="first")).to_have_count(0)
-    with pytest.raises(ApiError) as refused:
-        terminal.client.jobs.get(job)
-    assert refused.value.status == 404
-
-
 def check_on_a_phone(watch: Watched, jobs: list[str]) -> None:
     """Open the main views in the dark: nothing is cut off, and axe finds nothing serious."""
     views = {
@@ -274,19 +234,12 @@ def check_on_a_phone(watch: Watched, jobs: list[str]) -> None:
         "submit": "What will run",
         "datasets": "shapes",
     }
-    axe, found = Axe(), []
+    found: list[str] = []
     for path, text in views.items():
         page = watch.open(path)
         page.get_by_text(text).first.wait_for()
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-        results = axe.run(page, options={"resultTypes": ["violations"]})
-        serious = [
-            each
-            for each in results.response["violations"]
-            if each["impact"] in ("serious", "critical")
-        ]
-        found += [f"{path}: {each['id']}: {each['nodes'][0]['html']}" for each in serious]
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+        found += defects(page)
     assert found == []
 
 

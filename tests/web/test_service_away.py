@@ -21,16 +21,12 @@ class Restarted:
     def __init__(self, home: Path) -> None:
         self._home = home
         self.service = Service(home)
-        self._is_up = True
 
     def stop(self) -> None:
-        if self._is_up:
-            self.service.close()
-        self._is_up = False
+        self.service.close()
 
     def start(self) -> None:
         self.service = Service(self._home, port=urlsplit(self.service.url).port or 0)
-        self._is_up = True
 
 
 @pytest.fixture
@@ -49,9 +45,8 @@ def idle(chromium: Browser, restarted: Restarted) -> Iterator[Watched]:
         log_in(watch.page, restarted.service.url, restarted.service.token)
         expect(watch.page.get_by_text("No jobs yet")).to_be_visible()
         expect(watch.page.get_by_text("live", exact=True)).to_be_visible()
+        watch.provoked = {"net::ERR_"}
         yield watch
-        # The browser reports what the test provokes.
-        watch.problems = [each for each in watch.problems if "net::ERR_" not in each]
 
 
 def test_idle_page_says_that_the_service_is_away(idle: Watched, restarted: Restarted) -> None:
@@ -75,11 +70,10 @@ def test_view_that_is_not_loaded_yet_waits_for_the_service(
     expect(idle.page.get_by_role("heading", name="Experiments", level=1)).to_be_visible()
 
 
-@pytest.mark.slow
 def test_idle_page_asks_to_log_in_when_its_session_ends(
     idle: Watched, restarted: Restarted
 ) -> None:
-    idle.refused = {401}
+    idle.provoked.add(401)
     cookies = {each["name"]: each["value"] for each in idle.page.context.cookies()}
     with httpx.Client(base_url=restarted.service.url, cookies=cookies) as client:
         csrf = client.get("/v1/session").json()["csrf"]
@@ -101,7 +95,7 @@ def test_idle_page_asks_to_log_in_when_its_session_ends(
 def test_session_outlives_an_answer_that_does_not_refuse_it(
     idle: Watched, answer: dict[str, Any], words: str
 ) -> None:
-    idle.refused = {answer["status"]}
+    idle.provoked.add(answer["status"])
     page = idle.page
     page.route("**/v1/session", lambda route: route.fulfill(**answer))
     page.reload()
