@@ -66,7 +66,7 @@ function Nodes({ cluster, reload }) {
     if (await attempt(() => post("/v1/cluster/undrain", { node }), "In use again.")) reload();
   };
   return html`<section class="card">
-    <h2>Nodes</h2>
+    <h2>Nodes${cluster.rest && html` <span class="muted">when Ray ran last</span>`}</h2>
     ${cluster.nodes.length === 0 && html`<p class="muted">None is known yet.</p>`}
     ${
       cluster.nodes.length > 0 &&
@@ -77,7 +77,7 @@ function Nodes({ cluster, reload }) {
           <td><${Use} used=${node.used_cpus} total=${node.total_cpus} name="CPUs" /></td>
           <td>${node.total_gpus ? html`<${Use} used=${node.used_gpus} total=${node.total_gpus} name="GPUs" />` : "–"}</td>
           <td>${node.gpu_type ?? "–"}</td>
-          <td>${node.drained ? "drained" : "in use"}</td>
+          <td>${node.drained ? "drained" : cluster.rest ? "–" : "in use"}</td>
           <td class="row-actions">
             ${
               isOperator &&
