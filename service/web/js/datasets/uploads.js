@@ -18,12 +18,8 @@ const TRANSIENT = [0, 408, 429, 502, 503, 504];
 export const uploads = store(/** @type {Map<string, Upload>} */ (new Map()));
 
 addEventListener("beforeunload", (event) => {
-  if (
-    [...uploads.get().values()].some(
-      ({ content, received, error }) => received < content.size && !error,
-    )
-  )
-    event.preventDefault();
+  for (const { content, received, error } of uploads.get().values())
+    if (received < content.size && !error) event.preventDefault();
 });
 
 /**

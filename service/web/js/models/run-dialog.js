@@ -13,7 +13,7 @@ const FEATURES = {
 
 /**
  * @typedef {Record<string, any>} Fields
- * @typedef {{title: string, about: string, action: string, fields: Fields, body: (fields: Fields) => any}} Kind
+ * @typedef {{title: string, about: string, action: string, fields: Fields, body?: (fields: Fields) => any}} Kind
  */
 /** @satisfies {Record<string, Kind>} */
 const KINDS = {
@@ -39,14 +39,12 @@ const KINDS = {
       dtype: "float32",
       normalize: false,
     },
-    body: (fields) => fields,
   },
   exports: {
     title: "Export the backbone",
     about: "Converts the backbone to another format, for programs without DASL.",
     action: "Export",
     fields: { format: "onnx" },
-    body: (fields) => fields,
   },
 };
 
@@ -70,7 +68,7 @@ export function RunDialog({ kind, checkpoint, onClose, onDone }) {
   };
   const send = () =>
     attempt(async () => {
-      const run = await post(`/v1/checkpoints/${checkpoint.id}/${kind}`, body(chosen));
+      const run = await post(`/v1/checkpoints/${checkpoint.id}/${kind}`, body?.(chosen) ?? chosen);
       say(run.state === "succeeded" ? "The same was done before: here it is." : "Queued.");
       onDone();
       onClose();

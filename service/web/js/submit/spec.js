@@ -12,25 +12,22 @@ export function followed(root, schema) {
  * @param {Schema} schema
  */
 export function accepted(root, schema) {
-  /** @type {Schema[]} */
-  const forms = (schema.anyOf ?? [schema]).map((/** @type {Schema} */ form) =>
-    followed(root, form),
-  );
+  const alternatives = /** @type {Schema[]} */ (schema.anyOf ?? [schema]);
+  const forms = alternatives.map((form) => followed(root, form));
   const isNullable = forms.some((form) => form.type === "null");
   const isAuto = forms.some((form) => form.const === "auto");
   const rest = forms.filter((form) => form.type !== "null" && form.const !== "auto");
   const section =
     rest.length === 1 && rest[0].type === "object" && rest[0].properties ? rest[0] : undefined;
-  const isClosed = rest.every(
-    (form) => form.enum || form.const !== undefined || form.type === "boolean",
-  );
-  const options =
-    isClosed && rest.length
-      ? rest.flatMap(
-          (form) => form.enum ?? (form.type === "boolean" ? [true, false] : [form.const]),
-        )
-      : undefined;
+  const values = rest.map(valuesOf);
+  const options = rest.length && values.every(Boolean) ? values.flat() : undefined;
   return { options, section, isNullable, isAuto, kinds: rest.map((form) => form.type) };
+}
+
+/** All values that a form accepts, if it names them. @param {Schema} form @returns {unknown[] | undefined} */
+function valuesOf(form) {
+  if (form.const !== undefined) return [form.const];
+  return form.enum ?? (form.type === "boolean" ? [true, false] : undefined);
 }
 
 /**
