@@ -80,7 +80,8 @@ class BusyService:
         evaluation = self.client.checkpoints.evaluate(final, "birds")
         worker = self.service.start_task(model_runs, evaluation.id)
         worker.task_start(ModelRunStart)
-        metrics = {"backbone": {"knn_top1": 0.58, "recall_at_1": 0.61}, "raw": {"knn_top1": 0.22}}
+        backbone = {"knn_top1": 0.58, "instance_recall_at_1": 0.52, "effective_rank": 41.23}
+        metrics = {"backbone": backbone, "raw": {"knn_top1": 0.22, "instance_recall_at_1": 0.47}}
         worker.task_succeeded(ModelRunReport, result={"metrics": metrics})
         self.embedding = self.embedded(final)
         failed = self.client.checkpoints.export(final, "hf")

@@ -94,11 +94,7 @@ def test_experiment_about_a_job_has_its_settings(opened: Watched, busy: BusyServ
     settings = page.get_by_label("Settings as YAML")
     expect(settings).to_have_value(re.compile("without-dar"))
     written = yaml.safe_load(settings.input_value())
-    assert written["variants"] == {
-        "baseline": {},
-        "without-dar": {"dar": None},
-        "sec": {"sec": {}},
-    }
+    assert written["variants"] == {"baseline": {}, "without-dar": {"dar": None}, "sec": {"sec": {}}}
     assert written["spec"] == {k: v for k, v in (job.spec or {}).items() if k != "name"}
     expect(page.get_by_text("What will run")).to_be_visible()
 
@@ -233,13 +229,8 @@ def test_held_out_images_are_counted_and_only_equal_ones_compared(
 def test_experiment_is_cancelled_and_deleted_with_its_jobs(
     opened: Watched, busy: BusyService
 ) -> None:
-    request = {
-        "name": "useless",
-        "spec": {"dataset": "birds"},
-        "variants": {"one": {}},
-        "seeds": [0, 1],
-    }
-    experiment = busy.client.experiments.submit(request)
+    request = {"name": "useless", "spec": {"dataset": "birds"}, "variants": {"one": {}}}
+    experiment = busy.client.experiments.submit({**request, "seeds": [0, 1]})
     page = opened.open(f"experiments/{experiment.id}")
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".title-line .chip")).to_have_text("done")

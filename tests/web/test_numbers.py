@@ -19,11 +19,20 @@ APART = (
     "The jobs are evaluated on different numbers of images, so their metrics cannot be compared."
 )
 NEAR = "k-NN top-1: differences below 4.47 points may be chance (1,000 held-out images)."
+LOSS = {"id": "loss", "title": "Loss", "of": "metrics"}
 TABLES: dict[str, list[tuple[list[Any], Any]]] = {
     "charts/panel smooth": [
         ([[3, 3, 3], 0.9], [3, 3, 3]),  # from the first value on
         ([[2, None, 4], 0.5], [2, None, 10 / 3]),
         ([[2, None, 4], 0], [2, None, 4]),
+    ],
+    "charts/panels panelsOf": [
+        # A loss of one term is one line.
+        ([["loss", "loss_simclr"], []], [LOSS | {"names": ["loss"]}]),
+        (
+            [["loss_dar", "loss", "loss_simclr"], []],
+            [LOSS | {"names": ["loss", "loss_dar", "loss_simclr"]}],
+        ),
     ],
     "compare/chance mayBeChance": [
         (["knn_top1", 0.5, 0.54, 1000], True),
@@ -47,10 +56,7 @@ TABLES: dict[str, list[tuple[list[Any], Any]]] = {
         ([-2e6], "-2.00e6"),
         ([0.0000123], "1.23e-5"),
     ],
-    "core/format figure": [
-        (["recall_at_10", 0.12345], "12.3 %"),
-        (["nmi", 0.12345], "0.1235"),
-    ],
+    "core/format figure": [(["recall_at_10", 0.12345], "12.3 %"), (["nmi", 0.12345], "0.1235")],
     "core/format bytes": [
         ([0], "0 B"),
         ([1000], "1.00 kB"),

@@ -149,17 +149,6 @@ def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyServi
     )
 
 
-@pytest.mark.slow
-def test_loss_of_one_term_is_one_line(opened: Watched, busy: BusyService) -> None:
-    worker = busy.service.start_attempt(busy.submit("one-term"))
-    worker.start()
-    now = datetime.now(UTC).timestamp()
-    worker.metrics([{"step": 10, "time": now, "values": {"loss": 2.5, "loss_simclr": 2.5}}])
-    page = opened.open(f"jobs/{busy.jobs['one-term']}")
-    expect(page.get_by_role("img", name="Loss:")).to_have_accessible_name("Loss: loss 2.5")
-    worker.finish("failed", {"type": "Test", "message": "It ends."}, retryable=False)
-
-
 def drag(page: Page, chart: Locator, start: float, stop: float) -> None:
     """Choose the steps of a chart between two shares of its width."""
     box = chart.locator(".u-over").bounding_box()
