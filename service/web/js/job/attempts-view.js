@@ -28,6 +28,6 @@ function Attempt({ job, row }) {
       ${row.resume_checkpoint_id && html` · from <code>${row.resume_checkpoint_id}</code>`} · <a href=${link(["jobs", job.id, "log"], { attempt: String(row.number) })}>log</a>
     </p>
     ${row.stop_reason && html`<p>Stopped by the service: ${row.stop_reason}.</p>`}
-    ${row.error && html`<${JobError} error=${row.error} />`}
+    ${row.error && html`<${JobError} error=${row.error} log="its log" />`}
   </section>`;
 }

@@ -48,13 +48,13 @@ export function JobHead({ job, onChange, reload }) {
   </header>`;
 }
 
-/** Why a job or an attempt has failed, with the end of its log. @param {{error: Record<string, any>, role?: "alert"}} props */
-export function JobError({ error, role }) {
+/** Why a job or an attempt has failed, with the end of its log. @param {{error: Record<string, any>, role?: "alert", log?: string}} props */
+export function JobError({ error, role, log = "the log" }) {
   const tail = [error.log_tail ?? ""].flat().join("\n");
   return html`<div class="notice red" role=${role}>
     <strong>${error.type}</strong>
     <p>${error.message}</p>
-    ${tail && html`<details><summary>End of the log</summary><pre tabindex="0">${tail}</pre></details>`}
+    ${tail && html`<details><summary>End of ${log}</summary><pre tabindex="0">${tail}</pre></details>`}
   </div>`;
 }
 
