@@ -73,7 +73,7 @@ def _script(command: list[str]) -> int:
 
 def _monitor_logs(command: list[str]) -> int:
     sleep = time.sleep
-    time.sleep = lambda seconds: sleep(max(seconds, _LOG_MONITOR_SECONDS))
+    time.sleep = lambda seconds: sleep(max(float(seconds), _LOG_MONITOR_SECONDS))
     sys.argv = command
     runpy.run_path(command[0], run_name="__main__")
     return 0

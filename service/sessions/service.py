@@ -17,7 +17,7 @@ from service.api import repository as tokens
 from service.api.auth import token_credential, unauthenticated
 from service.api.problems import Problem, field_problem
 from service.api.web_session import csrf_token
-from service.datasets.uploads.schemas import UPLOAD_ENDINGS
+from service.datasets.schemas import UPLOAD_ENDINGS
 from service.db.models import LoginCode, Token, WebSession
 from service.db.session import Database
 from service.sessions import repository

@@ -93,7 +93,10 @@ def deployment(built_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         added = _environment(RAY_TOKEN, ports).items() - os.environ.items()
         variables = dict(added) | {"DASL_CACHE_DIR": f"{folder}/cache", "DASL_STANDBY_RANKS": "0"}
         variables["PATH"] = f"{worker}:/usr/bin:/bin"  # as in the image
-        command: list[str | Path] = [worker / "python", *_command(Path(session), ports, 2)[1:]]
+        command: list[str | Path] = [
+            worker / "python",
+            *_command(folder / "needed", Path(session), ports, 2)[1:],
+        ]
         start("ray", command, clean_environment(**variables))
         python = server / "python"
         start("api", [python, "-m", "service.server"], clean_environment(**settings))

@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, Route, expect
 
 from service.client import WorkerClient
-from service.protocol import QueryAnswer
+from service.protocol import QueryAnswer, SearchStart
 from service.tasks.repository import searches
 from service.wire.model_runs import NeighborEntry
 from tests.support.busy_service import BusyService

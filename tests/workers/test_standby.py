@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,7 +160,7 @@ def test_processes_are_needed_for_a_while_after_each_touch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(standby_keeper.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     always, need = standby_keeper.Need(None), standby_keeper.Need(tmp_path / "needed")
     assert always.exists()
     assert not need.exists()
@@ -203,7 +204,7 @@ def test_keeper_starts_only_needed_processes(
     )
     monkeypatch.setattr(standby_keeper, "_node", lambda _: node)
     monkeypatch.setattr(standby_keeper, "start", start)
-    monkeypatch.setattr(standby_keeper.time, "sleep", end)
+    monkeypatch.setattr(time, "sleep", end)
     if touched:
         (tmp_path / "needed").touch()
     need = standby_keeper.Need(tmp_path / "needed")
