@@ -527,7 +527,6 @@ def append_event(
         .where(Job.id == job_id, Job.status.not_in(TERMINAL))
         .values(next_event=Job.next_event + 1)
         .returning(Job.next_event)
-        .execution_options(synchronize_session=False)
     ).scalar()
     if after is None:
         return None
@@ -568,7 +567,6 @@ def _move(
         .where(Job.id == job.id, Job.status == source, Job.attempt == job.attempt)
         .values(status=to, next_event=Job.next_event + 1, **columns)
         .returning(Job.next_event)
-        .execution_options(synchronize_session=False)
     ).scalar()
     if after is None:
         return False

@@ -37,7 +37,7 @@ def add_if_new(session: Session, row: Base) -> bool:
 
 def changed(session: Session, statement: Update | Delete) -> int:
     """Change rows in the database alone, not in the session's objects; return their number."""
-    result = session.execute(statement.execution_options(synchronize_session=False))
+    result = session.execute(statement)
     assert isinstance(result, CursorResult)
     return result.rowcount
 

@@ -54,13 +54,8 @@ def remove(session: Session, experiment_id: str) -> None:
         update(Job)
         .where(Job.experiment_id == experiment_id)
         .values(experiment_id=None, variant=None, seed=None)
-        .execution_options(synchronize_session=False)
     )
-    session.execute(
-        delete(Experiment)
-        .where(Experiment.id == experiment_id)
-        .execution_options(synchronize_session=False)
-    )
+    session.execute(delete(Experiment).where(Experiment.id == experiment_id))
 
 
 def final_evaluations(session: Session, experiment_id: str) -> Sequence[Measured]:

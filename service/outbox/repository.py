@@ -225,7 +225,6 @@ def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> bo
         .where(Webhook.id == webhook_id, Webhook.disabled_at.is_(None))
         .values(disabled_at=now, disabled_reason=reason)
         .returning(Webhook.tenant, Webhook.name)
-        .execution_options(synchronize_session=False)
     ).one_or_none()
     if row is None:
         return False

@@ -122,7 +122,6 @@ def move(
         .where(kind.owner == owner, kind.number == number, kind.state.in_(sources))
         .values(**columns)
         .returning(kind.number)
-        .execution_options(synchronize_session=False)
     ).scalar()
     return moved is not None
 
@@ -165,7 +164,6 @@ def replace_token(session: Session, owner: str, number: int, token_hash: str) ->
         .where(Run.owner == owner, Run.number == number, Run.state.in_(LIVE_ATTEMPT))
         .values(token_hash=token_hash)
         .returning(Run.number)
-        .execution_options(synchronize_session=False)
     ).scalar()
     return replaced is not None
 
@@ -219,5 +217,4 @@ def mark_finalized(session: Session, kind: type[Run], owner: str, number: int) -
         update(kind)
         .where(kind.owner == owner, kind.number == number, kind.finished_at.is_not(None))
         .values(settled=True)
-        .execution_options(synchronize_session=False)
     )
