@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
@@ -22,7 +22,13 @@ LARGEST_LOSS = 1e100
 _TOP = 0.72  # inches of the heading
 _MARKED = 40  # curves with more points have no markers
 _REGULARIZERS = {"loss_dar": "DAR", "loss_sec": "SEC"}
-
+_NOTES = {
+    "knn_top1": "Class by the nearest training images",
+    "recall_at_1": "Nearest held-out image is of the class",
+    "instance_recall_at_1": "A random view finds its own image",
+    "effective_rank": "Dimensions that the features use (RankMe)",
+}
+_DOTTED = (1, 2)
 
 Label = tuple[float, str, str]
 """The label of a line: its height, text and color."""
@@ -41,13 +47,6 @@ class Panel:
     title: str
     note: str
     draw: Callable[[Axes], list[Label]]
-
-
-def draw_curves(run: RunFacts, path: Path) -> Figure:
-    """Write a PNG of a run's curves, and return the figure."""
-    figure = style.drawn(lambda: curves(run), path.name)
-    style.save_png(figure, path)
-    return figure
 
 
 def curves(run: RunFacts) -> Figure:
@@ -85,110 +84,81 @@ def _main_panels(run: RunFacts) -> list[Panel]:
     note = "Mean of each epoch"
     if chance is not None:
         note += "; chance: all candidates alike"
-    panels = [Panel("Loss", note, lambda axes: _loss(axes, run, base if others else None))]
+    panels = [Panel("Loss", note, partial(_loss, run=run, base=base if others else None))]
     if others:
         panels.append(
-            Panel("Regularizers", "Weighted terms of the loss",
-                  lambda axes: _terms(axes, run, others))
+            Panel("Regularizers", "Weighted terms of the loss", partial(_terms, run=run, names=others))
         )  # fmt: skip
     for metric in PLOTTED:
         if run.series(metric, *BEFORE_TRAINING, "backbone", "embedding"):
-            note = _note(run, metric)
+            note = _NOTES[metric]
+            if is_share(metric):
+                note += f"; {run.resolution(metric)}"
             panels.append(
                 Panel(metric_title(metric), note, partial(_metric, run=run, metric=metric))
             )
     return panels
 
 
-def _note(run: RunFacts, metric: str) -> str:
-    notes = {
-        "knn_top1": "Class by the nearest training images",
-        "recall_at_1": "Nearest held-out image is of the class",
-        "instance_recall_at_1": "A random view finds its own image",
-        "effective_rank": "Dimensions that the features use (RankMe)",
-    }
-    if is_share(metric):
-        return f"{notes[metric]}; {run.resolution(metric)}"
-    return notes[metric]
-
-
 def _small_panels(run: RunFacts) -> list[Panel]:
     panels = []
     measured = {name for means in run.epochs for name in means}
     if "embedding_norm" in measured:
-        panels.append(Panel("Norm of embeddings", "Before normalization; ± std",
-                            lambda axes: _norms(axes, run)))  # fmt: skip
+        note = "Before normalization; ± std"
+        panels.append(Panel("Norm of embeddings", note, partial(_norms, run=run)))
     for metric, title, note in (
         ("uniformity", "Uniformity", "0: one point; lower: spread"),
         ("alignment", "Alignment of views", "0 at a collapse, too"),
     ):
         if run.series(metric, "backbone", "embedding"):
-            panels.append(Panel(title, note, partial(_plain_metric, run=run, metric=metric)))
-    if "images_per_second" in measured:
-        panels.append(Panel("Speed", "Images per second",
-                            lambda axes: _epoch_means(axes, run, "images_per_second")))  # fmt: skip
-    if "time_data_wait" in measured:
-        panels.append(Panel("Waiting for data", "Share of the time",
-                            lambda axes: _epoch_means(axes, run, "time_data_wait")))  # fmt: skip
+            panels.append(Panel(title, note, partial(_measured, run=run, metric=metric)))
+    for name, title, note in (
+        ("images_per_second", "Speed", "Images per second"),
+        ("time_data_wait", "Waiting for data", "Share of the time"),
+    ):
+        if name in measured:
+            panels.append(Panel(title, note, partial(_resource, run=run, name=name)))
     return panels
 
 
-def _by_epoch(run: RunFacts, name: str) -> tuple[list[int], list[float]]:
-    """Return the epochs and means of a step metric."""
-    values = [means.get(name, math.nan) for means in run.epochs]
-    values = [value if abs(value) < LARGEST_LOSS else math.nan for value in values]
-    return list(range(1, len(values) + 1)), values
+def _means(run: RunFacts, name: str) -> list[float]:
+    """Return the mean of a step metric in each epoch."""
+    return _bounded([means.get(name, math.nan) for means in run.epochs])
+
+
+def _bounded(values: Sequence[float]) -> list[float]:
+    return [value if abs(value) < LARGEST_LOSS else math.nan for value in values]
 
 
 def _loss(axes: Axes, run: RunFacts, base: str | None) -> list[Label]:
-    losses = [loss if abs(loss) < LARGEST_LOSS else math.nan for loss in run.losses]
-    labels = []
-    epochs = range(1, len(losses) + 1)
-    label = "all terms" if base else "loss"
-    _line(axes, list(epochs), losses, style.BLUE)
-    labels += _at_end(losses, f"{label} {{}}", style.BLUE)
+    labels = _by_epoch(axes, _bounded(run.losses), "all terms" if base else "loss", style.BLUE)
     if base is not None:
-        x, y = _by_epoch(run, base)
-        _line(axes, x, y, style.PURPLE)
-        labels += _at_end(y, f"{run.method.split(' + ')[0]} {{}}", style.PURPLE)
+        name = run.method.split(" + ")[0]
+        labels += _by_epoch(axes, _means(run, base), name, style.PURPLE)
     chance = run.anchors.chance_loss
     if chance is not None:
-        axes.axhline(chance, color=style.MUTED, linestyle=(0, (1, 2)), linewidth=1.2)
-        labels.append((chance, f"chance {chance:.3g}", style.MUTED))
+        labels.append(_level(axes, chance, f"chance {chance:.3g}"))
     return labels
 
 
 def _terms(axes: Axes, run: RunFacts, names: Sequence[str]) -> list[Label]:
     labels = []
     for color, name in zip(style.PALETTE[1:], names, strict=False):
-        x, y = _by_epoch(run, name)
-        _line(axes, x, y, color)
         label = _REGULARIZERS.get(name, name.removeprefix("loss_"))
-        labels += _at_end(y, f"{label} {{}}", color)
+        labels += _by_epoch(axes, _means(run, name), label, color)
     return labels
 
 
 def _metric(axes: Axes, run: RunFacts, metric: str) -> list[Label]:
-    labels = []
-    start, raw = run.before(metric), run.raw(metric)
-    chance = run.anchors.chance.get(metric)
-    for subject, color, before in _TRAINED:
-        points = run.series(metric, *before, subject)
-        if points:
-            x, y = ([point[i] for point in points] for i in (0, 1))
-            _line(axes, x, y, color)
-            after = y[1:] if before else y
-            if after:
-                name = "trained" if before else "embedding"
-                labels.append((after[-1], f"{name} {format_metric(metric, after[-1])}", color))
+    labels = _measured(axes, run, metric, labeled=True)
     for value, label, color, pattern in (
-        (raw, "raw pixels", style.BROWN, (0, (4, 2))),
-        (start, "start", style.MUTED, (0, (6, 2, 1, 2))),
-        (chance, "chance", style.MUTED, (0, (1, 2))),
+        (run.raw(metric), "raw pixels", style.BROWN, (4, 2)),
+        (run.before(metric), "start", style.MUTED, (6, 2, 1, 2)),
+        (run.anchors.chance.get(metric), "chance", style.MUTED, _DOTTED),
     ):
         if value is not None:
-            axes.axhline(value, color=color, linestyle=pattern, linewidth=1.2)
-            labels.append((value, f"{label} {format_metric(metric, value)}", color))
+            text = f"{label} {format_metric(metric, value)}"
+            labels.append(_level(axes, value, text, color, pattern))
     if is_share(metric):
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
@@ -202,33 +172,38 @@ def _metric(axes: Axes, run: RunFacts, metric: str) -> list[Label]:
         labels_top = max([y for y, _, _ in labels], default=1.0)
         axes.set_ylim(0, None)
         if most <= 4 * labels_top:
-            axes.axhline(most, color=style.MUTED, linestyle=(0, (1, 2)), linewidth=1.2)
-            labels.append((most, f"largest {most}", style.MUTED))
+            labels.append(_level(axes, most, f"largest {most}"))
             axes.set_ylim(0, most * 1.06)
     return labels
 
 
-def _plain_metric(axes: Axes, run: RunFacts, metric: str) -> list[Label]:
+def _measured(axes: Axes, run: RunFacts, metric: str, *, labeled: bool = False) -> list[Label]:
+    """Draw a metric of every evaluation; with `labeled`, return labels of the trained values."""
+    labels = []
     for subject, color, before in _TRAINED:
         points = run.series(metric, *before, subject)
         if points:
             _line(axes, [x for x, _ in points], [y for _, y in points], color)
-    return []
+        if labeled and (after := points[1:] if before else points):
+            name = "trained" if before else "embedding"
+            last = after[-1][1]
+            labels.append((last, f"{name} {format_metric(metric, last)}", color))
+    return labels
 
 
 def _norms(axes: Axes, run: RunFacts) -> list[Label]:
-    x, mean = _by_epoch(run, "embedding_norm")
-    _, deviation = _by_epoch(run, "embedding_norm_std")
-    low = [m - d for m, d in zip(mean, deviation, strict=True)]
-    high = [m + d for m, d in zip(mean, deviation, strict=True)]
-    axes.fill_between(x, low, high, color=style.BLUE, alpha=0.18, linewidth=0)
-    _line(axes, x, mean, style.BLUE)
+    mean, deviation = np.array(_means(run, "embedding_norm")), _means(run, "embedding_norm_std")
+    x = range(1, len(mean) + 1)
+    axes.fill_between(
+        x, mean - deviation, mean + deviation, color=style.BLUE, alpha=0.18, linewidth=0
+    )
+    _line(axes, x, mean.tolist(), style.BLUE)
     return []
 
 
-def _epoch_means(axes: Axes, run: RunFacts, name: str) -> list[Label]:
-    x, y = _by_epoch(run, name)
-    _line(axes, x, y, style.BLUE)
+def _resource(axes: Axes, run: RunFacts, name: str) -> list[Label]:
+    y = _means(run, name)
+    _by_epoch(axes, y, "", style.BLUE)
     axes.set_ylim(0, None)
     if name.startswith("time_"):
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
@@ -244,7 +219,16 @@ def _line(axes: Axes, x: Sequence[float], y: Sequence[float], color: str) -> Non
     axes.plot(x, y, color=color, marker=marker, markersize=3.5, linewidth=1.6, clip_on=False)
 
 
-def _at_end(values: Sequence[float], text: str, color: str) -> list[Label]:
-    """Return the label of a line at its last finite value."""
+def _by_epoch(axes: Axes, values: Sequence[float], name: str, color: str) -> list[Label]:
+    """Draw the values of the epochs; return the label of the line at its last finite value."""
+    _line(axes, range(1, len(values) + 1), values, color)
     finite = [value for value in values if math.isfinite(value)]
-    return [(finite[-1], text.format(f"{finite[-1]:.3g}"), color)] if finite else []
+    return [(finite[-1], f"{name} {finite[-1]:.3g}", color)] if finite else []
+
+
+def _level(
+    axes: Axes, y: float, text: str, color: str = style.MUTED, dashes: tuple[int, ...] = _DOTTED
+) -> Label:
+    """Draw a horizontal line, and return its label."""
+    axes.axhline(y, color=color, linestyle=(0, dashes), linewidth=1.2)
+    return y, text, color

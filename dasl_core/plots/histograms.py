@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from dasl_core.plots import style
 from dasl_core.plots.facts import RunFacts
-from dasl_core.plots.history import Histogram, History, Shown
+from dasl_core.plots.history import Histogram, History
 
 _RIDGES = 12
 _GRID = 256  # points of a ridge
 _HEIGHT = 1.9  # height of a ridge, in rows
 
 
-def draw_distances(history: History, run: RunFacts, path: Path) -> Figure:
-    """Write a PNG of the distances between embeddings over the training, and return the figure."""
+def distances(history: History, run: RunFacts) -> Figure:
+    """Draw the distances between embeddings over the training."""
     what = "images of different classes" if run.classes is not None else "different images"
-    title = "Distances of embeddings"
     note = f"Between {what}, after normalization, from 0 to 2: what DAR makes equal"
-    figure = style.drawn(lambda: _ridges(history, "distances", run, title, note, "Distance"), path.name)  # fmt: skip
-    style.save_png(figure, path)
-    return figure
+    return _ridges(history, "distances", run, "Distances of embeddings", note, "Distance")
 
 
-def draw_norms(history: History, run: RunFacts, path: Path) -> Figure:
-    """Write a PNG of the norms of embeddings over the training, and return the figure."""
-    title, note = (
-        "Norms of embeddings",
-        "Of held-out images, before normalization: what SEC makes equal",
-    )
-    figure = style.drawn(lambda: _ridges(history, "norms", run, title, note, "Norm"), path.name)
-    style.save_png(figure, path)
-    return figure
+def norms(history: History, run: RunFacts) -> Figure:
+    """Draw the norms of embeddings over the training."""
+    note = "Of held-out images, before normalization: what SEC makes equal"
+    return _ridges(history, "norms", run, "Norms of embeddings", note, "Norm")
 
 
 def _ridges(
@@ -61,13 +52,13 @@ def _ridges(
         base = len(evaluations) - 1 - number
         y = _density(histogram, x)
         share = number / max(len(evaluations) - 1, 1)
-        color = _mixed(style.MUTED, style.BLUE, share)
+        color = (1 - share) * np.array(to_rgb(style.MUTED)) + share * np.array(to_rgb(style.BLUE))
         axes.fill_between(x, base, base + y * _HEIGHT, color=color, alpha=0.45, linewidth=0, zorder=2 * number + 2)  # fmt: skip
         axes.plot(x, base + y * _HEIGHT, color=color, linewidth=1.2, zorder=2 * number + 3)
     means = [histogram.mean for histogram in counted]
     levels = [len(evaluations) - 1 - number for number in range(len(evaluations))]
     axes.plot(means, levels, color=style.ORANGE, linewidth=1.2, marker="|", markersize=9, markeredgewidth=2, zorder=100)  # fmt: skip
-    axes.set_yticks(levels, [_when(evaluation) for evaluation in evaluations])
+    axes.set_yticks(levels, ["Start" if e.step == 0 else f"Epoch {e.epoch:g}" for e in evaluations])
     style.label_lines(figure, axes, [(y, f"{mean:.3g}", style.ORANGE) for y, mean in zip(levels, means, strict=True)])  # fmt: skip
     axes.annotate("mean", (1, 1), xytext=(5, -2), xycoords="axes fraction", textcoords="offset points", fontsize=7.5, color=style.ORANGE)  # fmt: skip
     axes.set_ylim(-0.15, len(evaluations) - 1 + _HEIGHT + 0.1)
@@ -86,16 +77,3 @@ def _density(histogram: Histogram, grid: np.ndarray) -> np.ndarray:
     density = (counts * np.exp(-0.5 * ((grid[:, None] - centers) / bandwidth) ** 2)).sum(axis=1)
     ridge: np.ndarray = density / max(float(density.max()), 1e-300)
     return ridge
-
-
-def _mixed(first: str, second: str, share: float) -> tuple[float, float, float]:
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = (
-        (1 - share) * a + share * b for a, b in zip(to_rgb(first), to_rgb(second), strict=True)
-    )
-    return red, green, blue
-
-
-def _when(shown: Shown) -> str:
-    return "Start" if shown.step == 0 else f"Epoch {shown.epoch:g}"

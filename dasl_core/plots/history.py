@@ -86,21 +86,24 @@ class History:
         self.evaluations = [*evaluations, shown]
 
     @property
-    def newest(self) -> Shown | None:
-        return self.evaluations[-1] if self.evaluations else None
+    def ends(self) -> list[Shown]:
+        """The first and the newest evaluation; one if there are no others."""
+        return self.evaluations[:: max(1, len(self.evaluations) - 1)]
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the state, JSON-ready except for arrays."""
-        return [vars(shown) | _histograms(shown) for shown in self.evaluations]
+        return [
+            vars(shown)
+            | {
+                "distances": None if shown.distances is None else vars(shown.distances),
+                "norms": vars(shown.norms),
+            }
+            for shown in self.evaluations
+        ]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
         """Restore a `state_dict`; arrays may have become lists."""
         self.evaluations = [_restored(evaluation) for evaluation in state]
-
-
-def _histograms(shown: Shown) -> dict[str, Any]:
-    distances = None if shown.distances is None else vars(shown.distances)
-    return {"distances": distances, "norms": vars(shown.norms)}
 
 
 def _restored(state: dict[str, Any]) -> Shown:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from dasl_core.plots import style
 from dasl_core.plots.facts import RunFacts, count
@@ -20,18 +21,11 @@ _PANEL = 4.3  # inches
 _OTHER = "#b6bec7"
 
 
-def draw_map(
-    history: History, images: ShownImages, positions: Sequence[int], run: RunFacts, path: Path
+def feature_map(
+    history: History, images: ShownImages, positions: Sequence[int], run: RunFacts
 ) -> Figure:
-    """Write a PNG of the map at the start and after training, and return the figure."""
-    figure = style.drawn(lambda: _map(history, images, positions, run), path.name)
-    style.save_png(figure, path)
-    return figure
-
-
-def _map(history: History, images: ShownImages, positions: Sequence[int], run: RunFacts) -> Figure:
-    evaluations = history.evaluations
-    panels = [evaluations[0], evaluations[-1]] if len(evaluations) > 1 else [evaluations[-1]]
+    """Draw the map at the start and after training."""
+    panels, newest = history.ends, history.evaluations[-1]
     labels = [images.label(position) for position in positions]
     held_out = np.array([images.is_held_out(position) for position in positions])
     names = _names(labels)
@@ -48,10 +42,10 @@ def _map(history: History, images: ShownImages, positions: Sequence[int], run: R
         for number in range(len(panels) + 1)
     ]
     for axes, evaluation in zip(all_axes, panels, strict=False):
-        _bare(axes, evaluation, when(evaluation, evaluation is evaluations[-1]))
+        _bare(axes, evaluation, when(evaluation, evaluation is newest))
         _points(axes, evaluation.map, labels, names, held_out)
-    _bare(all_axes[-1], evaluations[-1], "The images at these places")
-    _pictures(all_axes[-1], evaluations[-1].map, images, positions)
+    _bare(all_axes[-1], newest, "The images at these places")
+    _pictures(all_axes[-1], newest.map, images, positions)
     if names:
         _legend(figure, names, others=len(set(labels)) > len(names))
     return figure
@@ -59,10 +53,7 @@ def _map(history: History, images: ShownImages, positions: Sequence[int], run: R
 
 def _names(labels: Sequence[str | None]) -> list[str]:
     """Return the largest classes, which get their own color."""
-    sizes: dict[str, int] = {}
-    for label in labels:
-        if label is not None:
-            sizes[label] = sizes.get(label, 0) + 1
+    sizes = Counter(label for label in labels if label is not None)
     return sorted(sizes, key=lambda name: (-sizes[name], name))[: len(style.PALETTE) - 3]
 
 
@@ -93,14 +84,9 @@ def _points(
     size = float(np.clip(6_000 / max(len(places), 1), 4, 30))
     for mask, alpha, scale in ((~held_out, 0.35, 0.8), (held_out, 0.95, 1.0)):
         if mask.any():
+            x, y = places[mask].T
             axes.scatter(
-                places[mask, 0],
-                places[mask, 1],
-                s=size * scale,
-                c=color[mask],
-                alpha=alpha,
-                linewidths=0,
-                rasterized=True,
+                x, y, s=size * scale, c=color[mask], alpha=alpha, linewidths=0, rasterized=True
             )
 
 
@@ -135,8 +121,6 @@ def _pictures(
 
 def _legend(figure: Figure, names: list[str], *, others: bool) -> None:
     """List the colored classes on one line below the maps."""
-    from matplotlib.lines import Line2D
-
     colors = dict(zip(names, style.PALETTE, strict=False)) | (
         {"other classes": _OTHER} if others else {}
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle, Rectangle
 from PIL import Image
 
 from dasl_core.plots import style
@@ -33,17 +32,9 @@ def when(shown: Shown, last: bool) -> str:
     return f"{'After training' if last else 'Then'}, epoch {shown.epoch:g}"
 
 
-def draw_neighbors(history: History, images: ShownImages, run: RunFacts, path: Path) -> Figure:
-    """Write a PNG of the neighbors after training and at the start, and return the figure."""
-    figure = style.drawn(lambda: _neighbors(history, images, run), path.name)
-    style.save_png(figure, path)
-    return figure
-
-
-def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
-    columns = [history.evaluations[-1]]
-    if len(history.evaluations) > 1:
-        columns.append(history.evaluations[0])
+def neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
+    """Draw the neighbors after training and at the start."""
+    columns = history.ends[::-1]
     queries = query_positions(len(images.held_out)).tolist()
     per_group = columns[0].neighbors.shape[1]
     positions = [*queries, *(int(p) for column in columns for p in column.neighbors.flatten())]
@@ -72,14 +63,9 @@ def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
         )
         for group, evaluation in enumerate(columns):
             left = 2 * _GAP + step + _GROUP + group * (group_width + _GROUP)
-            for place_, (position, cosine) in enumerate(
-                zip(
-                    evaluation.neighbors[row].tolist(),
-                    evaluation.similarities[row].tolist(),
-                    strict=True,
-                )
-            ):
-                x = left + place_ * step
+            found = zip(evaluation.neighbors[row].tolist(), evaluation.similarities[row].tolist(), strict=True)  # fmt: skip
+            for number, (position, cosine) in enumerate(found):
+                x = left + number * step
                 place(position, x, top)
                 right = labels[query] is not None and labels[position] == labels[query]
                 if right:
@@ -116,10 +102,8 @@ def _neighbors(history: History, images: ShownImages, run: RunFacts) -> Figure:
     return figure
 
 
-def _tick(axes: Any, x: int, y: int) -> None:
+def _tick(axes: Axes, x: int, y: int) -> None:
     """Mark a correct image with a green frame and a tick."""
-    from matplotlib.patches import Circle, Rectangle
-
     axes.add_patch(Rectangle((x - 2, y - 2), _SIDE + 4, _SIDE + 4, fill=False, edgecolor=style.GREEN, linewidth=1.6))  # fmt: skip
     center = (x + _SIDE - 4, y + 6)
     axes.add_patch(Circle(center, 11, color=style.GREEN, zorder=3))

@@ -23,11 +23,6 @@ from dasl_core.plots.settings import flatten_settings
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _SIDE = 72
-_FIGURES = {
-    "map": "Map",
-    "distances": "Distances",
-    "norms": "Norms",
-}
 _CAPTIONS = {
     "map": "Principal components of the features of held-out images (dark) and training images (light). Near points are "
     "similar; the axes have no meaning of their own, and are turned to fit the map before.",
@@ -35,12 +30,12 @@ _CAPTIONS = {
     "collapse.",
     "norms": "The lengths of these embeddings before they are normalized, which SEC makes equal.",
 }
-_EXPLAINED = (
-    ("knn_top1", "Share of held-out images whose class wins the vote of their nearest training images."),
-    ("recall_at_1", "Share of held-out images whose nearest other held-out image is of the same class."),
-    ("instance_recall_at_1", "Share of random views that find their own image among the held-out ones. Needs no labels."),
-    ("effective_rank", "How many dimensions the features use (RankMe)."),
-)  # fmt: skip
+_EXPLAINED = {
+    "knn_top1": "Share of held-out images whose class wins the vote of their nearest training images.",
+    "recall_at_1": "Share of held-out images whose nearest other held-out image is of the same class.",
+    "instance_recall_at_1": "Share of random views that find their own image among the held-out ones. Needs no labels.",
+    "effective_rank": "How many dimensions the features use (RankMe).",
+}
 _SHOWN = (*PLOTTED, "recall_at_5", "linear_top1", "finetune_top1", "nmi")
 
 
@@ -59,8 +54,8 @@ def write_report(
         _key_figures(run),
         _figure("Curves", svgs["curves"], "", wide=True),
         _neighbors(run, history, images),
-        *(_figure(_FIGURES[name], svgs[name], _CAPTIONS[name], wide=name == "map")
-          for name in _FIGURES if name in svgs),
+        *(_figure(name.capitalize(), svgs[name], caption, wide=name == "map")
+          for name, caption in _CAPTIONS.items() if name in svgs),
         _data(run),
         _time(run),
         _settings(run),
@@ -116,7 +111,7 @@ def _key_figures(run: RunFacts) -> str:
         better = larger_is_better(metric) is not False
         finite = [value for value in others if value is not None]
         best = " class=best" if finite and better and last > max(finite) else ""
-        about = dict(_EXPLAINED).get(metric, "")
+        about = _EXPLAINED.get(metric)
         note = f"<br><small>{about}</small>" if about else ""
         rows.append(
             f"<tr><th scope=row>{escape(metric_title(metric))}{note}</th><td{best}>{format_metric(metric, last)}</td>"
@@ -139,11 +134,10 @@ def _cell(metric: str, value: float | None) -> str:
 
 
 def _neighbors(run: RunFacts, history: History, images: ShownImages) -> str:
-    evaluations = history.evaluations
-    if not evaluations or not evaluations[-1].neighbors.size:
+    columns = history.ends[::-1]
+    if not columns or not columns[0].neighbors.size:
         return ""
     queries = query_positions(len(images.held_out)).tolist()
-    columns = [evaluations[-1], *([evaluations[0]] if len(evaluations) > 1 else [])]
     needed = dict.fromkeys(
         [*queries, *(int(p) for evaluation in columns for p in evaluation.neighbors.flatten())]
     )
@@ -153,7 +147,7 @@ def _neighbors(run: RunFacts, history: History, images: ShownImages) -> str:
     for row, query in enumerate(queries):
         label = images.label(query)
         lines = [
-            f"<div class=row><span class=when>{when(evaluation, evaluation is evaluations[-1])}</span>"
+            f"<div class=row><span class=when>{when(evaluation, evaluation is columns[0])}</span>"
             + "".join(_neighbor(evaluation, row, place, images, uris, label) for place in range(evaluation.neighbors.shape[1]))
             + "</div>"
             for evaluation in columns

@@ -130,11 +130,6 @@ def label_lines(figure: Figure, axes: Axes, labels: list[tuple[float, str, str]]
         )
 
 
-def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG without the version and date of Matplotlib."""
-    figure.savefig(path, dpi=DPI, metadata={"Software": None})
-
-
 def to_svg(figure: Figure, name: str) -> str:
     """Convert a figure without its heading to an SVG element whose ink follows the color of the page.
 
@@ -166,12 +161,16 @@ def to_svg(figure: Figure, name: str) -> str:
     return re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', r"<svg \1", svg, count=1) or svg
 
 
-def drawn(draw: Callable[[], Figure], name: str) -> Figure:
-    """Draw a figure; on an error, log it and return a figure that says so, because no plot may fail a finished run."""
+def write_png(draw: Callable[[], Figure], path: Path) -> Figure:
+    """Draw a figure, write it as a PNG, and return it.
+
+    If it cannot be drawn, this is logged and the figure says so, because no plot may fail a finished run.
+    """
     try:
-        return draw()
+        figure = draw()
     except Exception:
-        logger.warning("%s could not be drawn", name, exc_info=True)
+        logger.warning("%s could not be drawn", path.name, exc_info=True)
         figure = new_figure(5, 3.6)
         figure.text(0.5, 0.5, "This plot could not be drawn; see the log.", ha="center", color=INK)
-        return figure
+    figure.savefig(path, dpi=DPI, metadata={"Software": None})  # no version of Matplotlib
+    return figure

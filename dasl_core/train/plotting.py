@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -135,18 +136,8 @@ class Plotter:
                 coordinates = aligned(coordinates, earlier[-1].map)
             neighbors, cosines = position.numpy(), similarity.numpy().astype(np.float32)
             self.history.add(
-                Shown(
-                    step,
-                    epoch,
-                    subject,
-                    neighbors,
-                    cosines,
-                    coordinates,
-                    explained,
-                    distances,
-                    norms,
-                )
-            )
+                Shown(step, epoch, subject, neighbors, cosines, coordinates, explained, distances, norms)
+            )  # fmt: skip
             self._publish_data()
 
         self._publishing(add)
@@ -226,38 +217,34 @@ class Plotter:
 
     def _publish_pictures(self, anchors: Anchors) -> None:
         # Imported late: Matplotlib would delay the first step of every rank, and needs a writable folder.
-        from dasl_core.plots import histograms, maps, neighbors
-        from dasl_core.plots.curves import draw_curves
+        from dasl_core.plots.curves import curves
+        from dasl_core.plots.histograms import distances, norms
+        from dasl_core.plots.maps import feature_map
+        from dasl_core.plots.neighbors import neighbors
         from dasl_core.plots.report import write_report
-        from dasl_core.plots.style import to_svg
+        from dasl_core.plots.style import to_svg, write_png
 
         scratch = self.run.files.scratch
         automatic = frozenset(automatic_settings(self.run.spec, self.run.data.index.facts()))
         facts = replace(self.facts(anchors), automatic=automatic)
-        drawn = {"curves": draw_curves(facts, scratch / "curves.png")}
-        images = self._images
-        if self.history.evaluations:
+        history, images = self.history, self._images
+        plots = {"curves": partial(curves, facts)}
+        if history.evaluations:
             if not self._has_thumbnails:  # after a resume, the files may be missing
                 self._publish_data()
-            newest = self.history.evaluations[-1]
-            if newest.neighbors.size:
-                drawn["neighbours"] = neighbors.draw_neighbors(
-                    self.history, images, facts, scratch / "neighbours.png"
-                )
-            drawn["map"] = maps.draw_map(
-                self.history, images, self.on_map(), facts, scratch / "map.png"
-            )
-            drawn["distances"] = histograms.draw_distances(
-                self.history, facts, scratch / "distances.png"
-            )
-            drawn["norms"] = histograms.draw_norms(self.history, facts, scratch / "norms.png")
+            if history.evaluations[-1].neighbors.size:
+                plots["neighbours"] = partial(neighbors, history, images, facts)
+            plots["map"] = partial(feature_map, history, images, self.on_map(), facts)
+            plots["distances"] = partial(distances, history, facts)
+            plots["norms"] = partial(norms, history, facts)
+        drawn = {name: write_png(draw, scratch / f"{name}.png") for name, draw in plots.items()}
         for name in drawn:
             self.run.reporter.artifact(scratch / f"{name}.png")
         svgs = {
             name: to_svg(figure, name) for name, figure in drawn.items() if name != "neighbours"
         }
         report = scratch / "report.html"
-        write_report(facts, svgs, self.history, images, report)
+        write_report(facts, svgs, history, images, report)
         self.run.reporter.artifact(report)
 
     def _write(self, name: str, content: bytes) -> None:

@@ -30,13 +30,13 @@ from PIL import Image
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
-from dasl_core.plots.curves import curves, draw_curves
+from dasl_core.plots.curves import curves
 from dasl_core.plots.data import thumbnails
 from dasl_core.plots.facts import RunFacts
 from dasl_core.plots.history import MOST_EVALUATIONS, Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
 from dasl_core.plots.projection import aligned, principal_components
-from dasl_core.plots.style import label_lines, new_figure
+from dasl_core.plots.style import label_lines, new_figure, write_png
 from dasl_core.spec import Holdout
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.serialization import load_state
@@ -359,14 +359,16 @@ def test_one_image_is_told_where_it_counts(facts: Facts, held_out: int, text: st
 def test_curves_draw_losses_of_any_size(
     facts: Facts, tmp_path: Path, losses: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    draw_curves(facts(losses=losses, anchors=Anchors(chance_loss=2.7)), tmp_path / "curves.png")
+    run = facts(losses=losses, anchors=Anchors(chance_loss=2.7))
+    write_png(lambda: curves(run), tmp_path / "curves.png")
     assert Image.open(tmp_path / "curves.png").format == "PNG"
     assert not caplog.records
 
 
 def test_curves_are_the_same_bytes(facts: Facts, tmp_path: Path) -> None:
+    run = facts(losses=[2.0, 1.0], epochs=[{"loss_simclr": 2.0}] * 2)
     for name in ("one.png", "other.png"):
-        draw_curves(facts(losses=[2.0, 1.0], epochs=[{"loss_simclr": 2.0}] * 2), tmp_path / name)
+        write_png(lambda: curves(run), tmp_path / name)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "other.png").read_bytes()
 
 
@@ -424,7 +426,7 @@ def test_plot_that_cannot_be_drawn_is_logged(
     facts: Facts, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: Any = "no verdict"
-    draw_curves(facts(anchors=broken), tmp_path / "curves.png")
+    write_png(lambda: curves(facts(anchors=broken)), tmp_path / "curves.png")
     assert min(Image.open(tmp_path / "curves.png").size) > 200
     assert "curves.png could not be drawn" in caplog.text
 

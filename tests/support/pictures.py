@@ -56,8 +56,8 @@ def pictures(evaluations: int, steps: int) -> dict[str, bytes]:
         queries = data.query_positions(HELD_OUT)
         nearest = np.argsort(-cosines[queries], axis=1)[:, : data.NEIGHBORS]
         places, explained = principal_components((features / norms[:, None]).astype(np.float32))
-        if history.newest is not None:
-            places = aligned(places, history.newest.map)
+        if history.evaluations:
+            places = aligned(places, history.evaluations[-1].map)
         other = classes[:, None] != classes
         history.add(
             Shown(
