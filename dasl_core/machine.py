@@ -30,16 +30,6 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
-def usable_memory() -> int:
-    """Return the machine's memory in bytes, limited by the process's control groups."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for group in _groups("memory"):
-        words = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
-        if len(words) == 1 and words[0].isdigit():
-            memory = min(memory, int(words[0]))
-    return memory
-
-
 def available_memory() -> int:
     """Return the free memory in bytes of the machine or the process's control groups.
 

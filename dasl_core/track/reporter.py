@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,7 +13,7 @@ from dasl_core.track.delivery import CLOSE_SECONDS, Delivery
 from dasl_core.track.thinning import Thinner
 from dasl_core.track.tracker import Ending, Point, TrackedRun, Tracker
 from dasl_core.train.reporter import Reporter
-from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
+from dasl_core.vocabulary import Subject, TrainingOutcome
 
 
 class TrackingReporter:
@@ -35,6 +36,10 @@ class TrackingReporter:
         self._ending: Ending = "failed"
         self._thinner = Thinner()
         self._deliveries: list[Delivery] = []
+        # Passed on as they are.
+        self.progress, self.phase, self.event = reporter.progress, reporter.phase, reporter.event
+        self.artifact, self.keepalive = reporter.artifact, reporter.keepalive
+        self.desired = reporter.desired
 
     def __enter__(self) -> Self:
         trackers = build_trackers(self._run.spec.track, self._run)
@@ -65,27 +70,9 @@ class TrackingReporter:
         """Pass the points on; trackers get them as `train/NAME`."""
         self._reporter.metrics(points)
         self._track(
-            [
-                Point(
-                    point["step"],
-                    point["time"],
-                    {f"train/{name}": value for name, value in point["values"].items()},
-                )
-                for point in points
-            ]
+            Point(p["step"], p["time"], {f"train/{name}": x for name, x in p["values"].items()})
+            for p in points
         )
-
-    def progress(self, progress: dict[str, Any]) -> None:
-        """Pass it on."""
-        self._reporter.progress(progress)
-
-    def phase(self, name: Phase, message: str) -> None:
-        """Pass it on."""
-        self._reporter.phase(name, message)
-
-    def keepalive(self) -> Desired:
-        """Pass it on."""
-        return self._reporter.keepalive()
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
@@ -103,19 +90,7 @@ class TrackingReporter:
         for delivery in self._deliveries:
             delivery.publish()
 
-    def artifact(self, file: Path) -> None:
-        """Pass it on."""
-        self._reporter.artifact(file)
-
-    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        """Pass it on."""
-        self._reporter.event(type, message, data)
-
-    def desired(self) -> Desired:
-        """Pass it on."""
-        return self._reporter.desired()
-
-    def _track(self, points: list[Point]) -> None:
+    def _track(self, points: Iterable[Point]) -> None:
         if not self._deliveries:
             return
         thinned = [point for point in map(self._thinner.take, points) if point.values]

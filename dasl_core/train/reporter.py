@@ -75,35 +75,21 @@ class Reporter(Protocol):
 class NullReporter:
     """Discards all reports: the reporter of the ranks other than 0."""
 
-    def metrics(self, points: list[dict[str, Any]]) -> None:
-        """Discard."""
-
-    def progress(self, progress: dict[str, Any]) -> None:
-        """Discard."""
-
-    def phase(self, name: Phase, message: str) -> None:
-        """Discard."""
-
+    def metrics(self, points: list[dict[str, Any]]) -> None: ...
+    def progress(self, progress: dict[str, Any]) -> None: ...
+    def phase(self, name: Phase, message: str) -> None: ...
     def keepalive(self) -> Desired:
-        """Discard, and return `desired`."""
+        """Return `desired`."""
         return self.desired()
 
     def evaluation(
         self, step: int, epoch: float, subject: Subject, metrics: dict[str, float]
-    ) -> None:
-        """Discard."""
-
+    ) -> None: ...
     def checkpoint(
         self, folder: Path, step: int, epoch: float, metrics: dict[str, float], final: bool
-    ) -> None:
-        """Discard."""
-
-    def artifact(self, file: Path) -> None:
-        """Discard."""
-
-    def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        """Discard."""
-
+    ) -> None: ...
+    def artifact(self, file: Path) -> None: ...
+    def event(self, type: str, message: str, data: dict[str, Any]) -> None: ...
     def desired(self) -> Desired:
         """Return "run"; rank 0 broadcasts the desired state."""
         return "run"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dasl_core import machine
-from dasl_core.machine import usable_cores, usable_memory
+from dasl_core.machine import available_memory, usable_cores
 
 
 @pytest.fixture
@@ -33,7 +33,6 @@ def write(cgroups: Path, process: str, files: dict[str, str]) -> None:
 
 def test_process_without_groups_has_cores_of_its_affinity(cgroups: Path) -> None:
     assert usable_cores() == 8
-    assert usable_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize(
@@ -64,14 +63,17 @@ def test_quota_limits_cores(
 
 
 @pytest.mark.parametrize(
-    ("process", "file"),
-    [("0::/mine\n", "mine/memory.max"), ("2:memory:/\n", "memory/memory.limit_in_bytes")],
+    ("process", "limit", "used"),
+    [
+        ("0::/mine\n", "mine/memory.max", "mine/memory.current"),
+        ("2:memory:/\n", "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ],
 )
-def test_limit_limits_memory(cgroups: Path, process: str, file: str) -> None:
-    write(cgroups, process, {file: f"{1 << 28}\n"})
-    assert usable_memory() == 1 << 28
-    write(cgroups, process, {file: "max\n"})
-    assert usable_memory() > 1 << 28
+def test_limit_limits_memory(cgroups: Path, process: str, limit: str, used: str) -> None:
+    write(cgroups, process, {limit: f"{1 << 20}\n", used: f"{1 << 18}\n"})
+    assert available_memory() == (1 << 20) - (1 << 18)
+    write(cgroups, process, {limit: "max\n"})
+    assert available_memory() > 1 << 20
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
