@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dasl_core.data.cache import cache_root
@@ -50,12 +49,7 @@ class SubmissionFolder:
                 logger.info("removed %s, which a killed process left", folder)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._held.close()
         _remove_unused(self.path)
 

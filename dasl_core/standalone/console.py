@@ -4,9 +4,14 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+from safetensors import SafetensorError
+
+from dasl_core.spec import JobSpec, SpecError, field_problems
 from dasl_core.standalone.run_dir import METRICS, RunDirectory
 from dasl_core.train.reporter import NullReporter, progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
@@ -131,9 +136,18 @@ def print_line(line: str, stream: Literal["stdout", "stderr"] = "stdout") -> Non
         setattr(sys, stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
-def fail(message: str) -> int:
+USER_ERRORS = (ValueError, OSError, SafetensorError)
+"""Errors of a spec, of images and of files."""
+
+
+def fail(error: Exception | str) -> int:
     """Print an error on rank 0 only, even without a process group; return the exit code 1."""
+    problems: Sequence[object] = [error]
+    if isinstance(error, ValidationError):
+        problems = field_problems(error, JobSpec)
+    elif isinstance(error, SpecError):
+        problems = error.problems
     if os.environ.get("RANK", "0") == "0":
-        for line in f"Error: {message}".splitlines():
+        for line in ("Error: " + "\n".join(map(str, problems))).splitlines():
             print_line(line, "stderr")
     return 1

@@ -17,8 +17,8 @@ import yaml
 from dasl_core.atomic import write_atomically
 from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
-from dasl_core.spec import JobSpec, ResolvedJobSpec, SpecError, estimate, resolve, seconds_on_cores
-from dasl_core.standalone.console import fail, print_line
+from dasl_core.spec import JobSpec, ResolvedJobSpec, estimate, resolve, seconds_on_cores
+from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
 from dasl_core.text import describe_endings
 from dasl_core.verdict import FEWEST_IMAGES
@@ -39,10 +39,7 @@ def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> in
     force: whether to replace a file with other content.
     """
     try:
-        if location.contains(output.parent):
-            raise ValueError(
-                f"--output: {output} is inside the folder of images. Choose another one."
-            )
+        location.check_outside(output, output.parent)
         index, _ = open_images(location)
         print_warnings(index)
         text = FirstSpec(location, name, index, output).text()
@@ -55,10 +52,8 @@ def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> in
             )
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text.encode())
-    except SpecError as error:
-        return fail("\n".join(map(str, error.problems)))
-    except (ValueError, OSError) as error:
-        return fail(str(error))
+    except USER_ERRORS as error:
+        return fail(error)
     print_line(
         f"{output}: a spec for {len(index):,} images. Its comments say what was found, and what to do."
     )

@@ -1,4 +1,4 @@
-"""Image locations of standalone runs, and their index."""
+"""Image locations of standalone runs, and their index, cached so that a second start reads no image."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dasl_core.data.cache import cache_root
+from dasl_core.data.decode import is_transient
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.ingest import FORMAT, list_source
-from dasl_core.data.sources import SourceRecord, find_source
+from dasl_core.data.ingest import FORMAT, ingest_listing, list_source
+from dasl_core.data.sources import Listing, Source, SourceRecord, find_source
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.source import SourceOptions, remote_scheme
 from dasl_core.standalone.console import print_line
-from dasl_core.standalone.index_cache import open_index
 from dasl_core.standalone.ranks import on_rank_0
+
+INDEX = "index.safetensors"
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,20 @@ class ImageLocation:
         """Whether two locations have the same images."""
         return (self._path, self.split) == (other._path, other.split)
 
-    def contains(self, folder: Path) -> bool:
-        """Whether a folder lies inside."""
+    def check_outside(self, output: Path, folder: Path | None = None) -> None:
+        """Check that an output lies outside.
+
+        Args:
+            folder: folder of an output that is a file.
+
+        Raises:
+            ValueError: it lies inside.
+        """
         path = self.local_path
-        return path is not None and folder.resolve().is_relative_to(path)
+        if path is not None and (folder or output).resolve().is_relative_to(path):
+            raise ValueError(
+                f"--output: {output} is inside the folder of images. Choose another one."
+            )
 
     def find(self) -> SourceRecord:
         """Detect the kind of source.
@@ -89,14 +101,53 @@ def open_images(location: ImageLocation) -> tuple[DatasetIndex, Path]:
         source, listing = list_source(record)
         content = f"{FORMAT}\n{record}\n{listing.digest()}"
         name = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-        return open_index(record, source, listing, _cache_root() / name), name
+        return open_index(record, source, listing, root / name), name
 
+    root = cache_root() / "local"
     index, name = on_rank_0(open_on_rank_0)
     if location.local_path is not None:
         # The folder may have another path on another machine.
         here = location.find()
         index = replace(index, source=replace(index.source, uri=here.uri, root=here.root))
-    return index, _cache_root() / name
+    return index, root / name
+
+
+def open_index(
+    record: SourceRecord, source: Source, listing: Listing, folder: Path
+) -> DatasetIndex:
+    """Load the cached index of a listing, or ingest the images and cache their index.
+
+    Several processes may do so at once, because they write the same content atomically.
+
+    Args:
+        listing: the entries of `source`.
+        folder: cache folder of this listing, named by its digest and the format of ingests. Changed images
+            get another folder, so a cached index is never out of date.
+
+    Raises:
+        ValueError: no image is usable, or the folder is divided into splits.
+    """
+    file = folder / INDEX
+    try:
+        index = DatasetIndex.load(file)
+        if index.location == record.uri:
+            return index
+        print_line(f"{file} belongs to {index.location}; reading all images again", "stderr")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        print_line(f"{error}; reading all images again", "stderr")
+    index = ingest_listing(record, source, listing).index
+    if any(is_transient(skipped.reason) for skipped in index.skipped):
+        return index  # not cached: the next start may be able to read these files
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        index.save(file)
+    except OSError as error:
+        print_line(
+            f"{file} cannot be written, so the next start reads all images again: {error}", "stderr"
+        )
+    return index
 
 
 def print_warnings(index: DatasetIndex) -> None:
@@ -105,7 +156,3 @@ def print_warnings(index: DatasetIndex) -> None:
         print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
     for warning in index.warnings():
         print_line(f"Warning: {warning}.", "stderr")
-
-
-def _cache_root() -> Path:
-    return cache_root() / "local"

@@ -10,29 +10,27 @@ from types import FrameType
 from typing import Any
 
 import torch
-from pydantic import ValidationError
-from safetensors import SafetensorError
 
+from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import (
     JobSpec,
-    ResolvedJobSpec,
     ResolvedResources,
     SpecError,
-    WeightsRecord,
     evaluation_problem,
-    field_problems,
     read_record,
     resolve,
 )
 from dasl_core.spec.source import is_missing
-from dasl_core.standalone.console import ConsoleReporter, ProgressPrinter, fail, print_line
+from dasl_core.standalone.console import (
+    USER_ERRORS,
+    ConsoleReporter,
+    ProgressPrinter,
+    fail,
+    print_line,
+)
 from dasl_core.standalone.images import open_images, print_warnings
 from dasl_core.standalone.inputs import DataOptions, Locations, read_spec, start_weights
-from dasl_core.standalone.ranks import (
-    join_ranks,
-    leave_ranks,
-    on_rank_0,
-)
+from dasl_core.standalone.ranks import join_ranks, leave_ranks, on_rank_0
 from dasl_core.standalone.run_dir import RunDirectory, checkpoint_step, writing_to
 from dasl_core.track.reporter import TrackingReporter
 from dasl_core.track.tracker import TrackedRun
@@ -137,22 +135,18 @@ def train(
     """
     try:
         spec, locations = read_spec(spec_path, options, overrides)
-    except ValidationError as error:
-        return fail("\n".join(map(str, field_problems(error, JobSpec))))
     except ValueError as error:
-        return fail(str(error))
+        return fail(error)
     try:
         if prepare_only:
             return _prepare(spec, locations)
         return _train(spec, locations, output, resume, join_ranks(spec))
-    except SpecError as error:
-        return fail("\n".join(map(str, error.problems)))
     except CheckpointFailed as error:
         return fail(
             f"{error}. See that {output} can be written and has space, then continue with --resume."
         )
-    except (ValueError, OSError, SafetensorError) as error:
-        return fail(str(error))
+    except USER_ERRORS as error:
+        return fail(error)
     finally:
         leave_ranks()
 
@@ -161,10 +155,7 @@ def _train(
     spec: JobSpec, locations: Locations, output: Path, resume: bool, device: torch.device
 ) -> int:
     for location in locations.all():
-        if location.contains(output):
-            raise ValueError(
-                f"--output: {output} is inside the folder of images. Choose another one."
-            )
+        location.check_outside(output)
     with ExitStack() as stack:
         run_dir: RunDirectory | None = None
 
@@ -176,11 +167,9 @@ def _train(
 
         start = on_rank_0(take_output)
         reporter = ConsoleReporter(run_dir) if run_dir is not None else None
-        index, cache = open_images(locations.data)
-        evaluate_on, evaluate_cache = None, None
-        if locations.evaluate_data is not None:
-            evaluate_on, evaluate_cache = open_images(locations.evaluate_data)
-        spec = resolve(spec, index.facts(), on_rank_0(lambda: _read_record(spec, start)))
+        (index, cache), (evaluate_on, evaluate_cache) = _open(locations)
+        record = on_rank_0(lambda: start_weights(spec) if start is None else read_record(start))
+        spec = resolve(spec, index.facts(), record)
         if spec.evaluate.dataset is not None and evaluate_on is not None:
             unfit = evaluation_problem(
                 spec.evaluate.dataset, evaluate_on.facts(), index.facts(), spec.backbone
@@ -198,8 +187,11 @@ def _train(
         scratch = output if run_dir is None else run_dir.scratch
         tracked: TrackingReporter | None = None
         if run_dir is not None and reporter is not None:
-            run = _tracked_run(run_dir, spec, resume, start)
-            tracked = stack.enter_context(TrackingReporter(reporter, run))
+            run, attempt = run_dir.begin_attempt(resume)
+            step = None if start is None else checkpoint_step(start)
+            # Trackers write directly to the output folder.
+            described = TrackedRun(run, attempt, spec, step, run_dir.path)
+            tracked = stack.enter_context(TrackingReporter(reporter, described))
         outcome = pretrain(
             spec,
             index,
@@ -219,25 +211,18 @@ def _train(
     return 0 if outcome == "succeeded" else 130
 
 
-def _tracked_run(
-    run_dir: RunDirectory, spec: ResolvedJobSpec, resume: bool, start: Path | None
-) -> TrackedRun:
-    """Describe the run to trackers, which write directly to the output folder."""
-    run, attempt = run_dir.begin_attempt(resume)
-    return TrackedRun(
-        id=run,
-        attempt=attempt,
-        spec=spec,
-        resume_step=None if start is None else checkpoint_step(start),
-        folder=run_dir.path,
+def _open(
+    locations: Locations,
+) -> tuple[tuple[DatasetIndex, Path], tuple[DatasetIndex, Path] | tuple[None, None]]:
+    """Return the index and the cache folder of the images to train on, and of those to evaluate on."""
+    evaluated = locations.evaluate_data
+    return open_images(locations.data), (None, None) if evaluated is None else open_images(
+        evaluated
     )
 
 
 def _prepare(spec: JobSpec, locations: Locations) -> int:
-    index, cache = open_images(locations.data)
-    evaluate_on, evaluate_cache = None, None
-    if locations.evaluate_data is not None:
-        evaluate_on, evaluate_cache = open_images(locations.evaluate_data)
+    (index, cache), (evaluate_on, evaluate_cache) = _open(locations)
     reporter = ProgressPrinter()
     with _interruptible(reporter):
         outcome = prepare(
@@ -259,13 +244,6 @@ def _start(run_dir: RunDirectory, resume: bool) -> Path | None:
     if resume and start is None:
         print_line(f"No checkpoint in {run_dir.path}. Starting with the first step.", "stderr")
     return start
-
-
-def _read_record(spec: JobSpec, start: Path | None) -> WeightsRecord:
-    """Read the record of the checkpoint to resume from or of the initial weights."""
-    if start is not None:
-        return read_record(start)
-    return start_weights(spec)
 
 
 @contextmanager

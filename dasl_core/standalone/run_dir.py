@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dasl_core import manifest
@@ -81,12 +80,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
         os.close(self._lock)
 
@@ -186,7 +180,11 @@ class RunDirectory:
         Raises:
             OSError: the checkpoint may not be durable; the previous one remains, since the write is atomic.
         """
-        self._sync_metrics()
+        with self._metrics_lock:  # the metrics reach the disk before the checkpoint
+            if self._unwritten:
+                self._add_metrics([])
+            if (self.path / METRICS).exists():
+                sync(self.path / METRICS)
         target = self.path / CHECKPOINTS / f"step-{step:09d}"
         partial = target.with_name(f".{target.name}.partial")
         aside = target.with_name(f".{target.name}.replaced")
@@ -225,14 +223,6 @@ class RunDirectory:
             if checkpoint_step(folder) < before:
                 epochs.append((folder, epoch))
         return epochs
-
-    def _sync_metrics(self) -> None:
-        """Sync the metrics to the disk before a checkpoint."""
-        with self._metrics_lock:
-            if self._unwritten:
-                self._add_metrics([])
-            if (self.path / METRICS).exists():
-                sync(self.path / METRICS)
 
 
 def checkpoint_step(folder: Path) -> int:

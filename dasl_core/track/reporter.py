@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from dasl_core.spec.track import Track
@@ -46,12 +45,7 @@ class TrackingReporter:
         self._deliveries = [Delivery(tracker, self._reporter) for tracker in trackers]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             return  # a second Ctrl-C: the threads end with the process
         if isinstance(error, self._superseded):

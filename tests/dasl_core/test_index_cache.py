@@ -18,8 +18,7 @@ from dasl_core.data.ingest import ingest_folder, list_source
 from dasl_core.data.sources import Entry, find_source
 from dasl_core.data.sources.folder import FolderSource
 from dasl_core.distributed import rank
-from dasl_core.standalone.images import ImageLocation, open_images
-from dasl_core.standalone.index_cache import INDEX, open_index
+from dasl_core.standalone.images import INDEX, ImageLocation, open_images, open_index
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import image_folder
 

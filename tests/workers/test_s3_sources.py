@@ -95,7 +95,7 @@ def test_training_without_the_service_reads_a_bucket(
     spec.write_text(yaml.safe_dump(tiny_spec(dataset=None)))
     job, locations = read_spec(spec, DataOptions(f"{uri}/"), [])
     assert job.dataset == "pictures"
-    assert not locations.data.contains(tmp_path / "out")
+    locations.data.check_outside(tmp_path / "out")
     index, cache = open_images(locations.data)
     assert (index.location, len(index)) == (uri, 27)
     assert cache.is_relative_to(tmp_path / "cache")
