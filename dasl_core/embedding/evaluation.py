@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dasl_core.data.canvases import Canvases
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.data.unreadable import too_many, unreadable_error
 from dasl_core.embedding.backbone import TrainedBackbone
 from dasl_core.spec import ResolvedEvaluate
+from dasl_core.train.data import open_canvases
 from dasl_core.train.evaluation import Evaluator
 
 Metrics = dict[str, float]
@@ -54,16 +55,7 @@ def evaluate_backbone(
     """
     spec = backbone.spec.model_copy(update={"evaluate": settings})
     backbone = replace(backbone, spec=spec)
-    canvases = Canvases(
-        index,
-        spec.backbone.image_size,
-        spec.backbone.in_channels,
-        cache=cache,
-        threads=threads,
-        form=spec.train.image_cache,
-        on_read=on_decoded,
-    )
-    try:
+    with closing(open_canvases(spec, index, cache, threads, on_decoded)) as canvases:
         if too_many(len(canvases.unreadable), len(index)):
             raise ValueError(unreadable_error(name, index, canvases.unreadable))
         parts, damaged = split(index, settings.holdout), list(canvases.unreadable)
@@ -83,5 +75,3 @@ def evaluate_backbone(
         backbone.network.requires_grad_(bool(settings.finetune))
         metrics["backbone"] = evaluator.backbone(backbone.network, final=True)
         return Evaluated(metrics, len(held_out))
-    finally:
-        canvases.close()

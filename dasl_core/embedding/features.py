@@ -11,11 +11,11 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.data.canvases import Canvases
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.unreadable import too_many, unreadable_error
 from dasl_core.embedding.backbone import TrainedBackbone
+from dasl_core.train.data import open_canvases
 from dasl_core.train.features import FEATURE_BATCH
 from dasl_core.vocabulary import EmbeddingType, FeatureKind
 
@@ -62,17 +62,8 @@ class ImagesWithFeatures:
                 threads: number of threads for decoding images that are not cached.
             on_decoded: called while the cache is built.
         """
-        spec = backbone.spec
         self.backbone, self.index = backbone, index
-        self._canvases = Canvases(
-            index,
-            spec.backbone.image_size,
-            spec.backbone.in_channels,
-            cache=cache,
-            threads=threads,
-            form=spec.train.image_cache,
-            on_read=on_decoded,
-        )
+        self._canvases = open_canvases(backbone.spec, index, cache, threads, on_decoded)
         self._shape: tuple[int, ...] = ()
         self._readable = np.setdiff1d(np.arange(len(index)), list(self.unreadable))
 

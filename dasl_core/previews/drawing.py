@@ -13,7 +13,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
 from dasl_core.previews.draws import described
 from dasl_core.spec import Normalization, ResolvedJobSpec
-from dasl_core.train.data import TrainingData
+from dasl_core.train.data import TrainingData, open_canvases
 from dasl_core.train.views import ViewMaker
 
 MOST_IMAGES = 64
@@ -124,15 +124,7 @@ class Drawing:
             )
 
     def _canvases(self) -> Canvases:
-        backbone = self.spec.backbone
-        return Canvases(
-            self.index,
-            backbone.image_size,
-            backbone.in_channels,
-            cache=None,
-            threads=self._threads,
-            form=self.spec.train.image_cache,
-        )
+        return open_canvases(self.spec, self.index, None, self._threads)
 
     def _fitting(self, canvases: Canvases) -> int:
         """Return the number of images to draw at a time.

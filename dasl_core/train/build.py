@@ -7,8 +7,11 @@ import torch
 from torch import nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.distributed import collectives_timed
-from dasl_core.methods import Method
+from dasl_core.distributed import collectives_timed, rank, world_size
+from dasl_core.methods import Method, build_method
+from dasl_core.models.batchnorm import synchronize_batchnorm
+from dasl_core.models.checkpointing import checkpoint_blocks
+from dasl_core.seeds import derive_seed
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
@@ -19,11 +22,10 @@ from dasl_core.train.features import ImageEncoder
 from dasl_core.train.gradients import GradientComputer
 from dasl_core.train.input_bound import InputWatch
 from dasl_core.train.interruption import Interrupted
-from dasl_core.train.network import seeded_method
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.outcomes import STEPS_IN_FLIGHT, Outcomes
 from dasl_core.train.plotting import Plotter
-from dasl_core.train.precision import autocast, refuse_undefined_gradients
+from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.pseudo_labels import build_pseudo_labels
 from dasl_core.train.reporter import Reporter
@@ -108,7 +110,7 @@ def build_trainer(
     """
     spec, device = run.spec, run.device
     evaluator = _build_evaluator(run)
-    method = seeded_method(run, backbone)
+    method = _seeded_method(run, backbone)
     refuse_undefined_gradients(method, spec.train.precision, device)
     criterion = Criterion(
         spec.method.name,
@@ -153,6 +155,29 @@ def _build_evaluator(run: Run) -> Evaluator | None:
         check=run.interruption.check_work,
     )
     return Evaluator(run.spec.evaluate, encoder, run.data.train, run.data.held_out)
+
+
+def _seeded_method(run: Run, backbone: nn.Module | None) -> Method:
+    """Build the method with the same weights on every rank, then seed the rank's own random stream."""
+    # A checkpoint contains all weights: the start weights may no longer exist.
+    spec = run.spec
+    if run.files.resume is not None:
+        backbone_settings = spec.backbone.model_copy(update={"pretrained": None})
+        spec = spec.model_copy(update={"backbone": backbone_settings})
+    torch.manual_seed(derive_seed(spec.train.seed, "weights"))
+    method = build_method(spec, run.data.num_classes, backbone)
+    method = method.to(device=run.device, dtype=weight_dtype(spec.train.precision))
+    if spec.train.channels_last:
+        method = method.to(memory_format=torch.channels_last)
+    if world_size() > 1:
+        synchronize_batchnorm(method, run.device)
+    if spec.train.checkpoint_activations:
+        checkpoint_blocks(method.backbone)
+    if spec.train.compile:
+        for network in {method.backbone, *method.teachers()}:
+            network.compile()
+    torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
+    return method
 
 
 def _build_updater(run: Run, method: Method, criterion: Criterion) -> Updater:

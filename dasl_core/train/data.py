@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -166,45 +165,51 @@ class TrainingData:
             canvases.close()
 
 
+def open_canvases(
+    spec: ResolvedJobSpec,
+    index: DatasetIndex,
+    cache: Path | None,
+    threads: int,
+    on_read: OnRead = lambda images: None,
+) -> Canvases:
+    """Open the images of a data set in the size and form of a spec; arguments as for `Canvases`."""
+    return Canvases(
+        index,
+        spec.backbone.image_size,
+        spec.backbone.in_channels,
+        cache=cache,
+        threads=threads,
+        form=spec.train.image_cache,
+        on_read=on_read,
+    )
+
+
 def open_sets(
     spec: ResolvedJobSpec,
     index: DatasetIndex,
     evaluate_on: DatasetIndex | None,
-    *,
     cache: Path,
     evaluate_cache: Path | None,
     threads: int,
     on_read: OnRead = lambda images: None,
 ) -> dict[str, Canvases]:
-    """Open the data sets of a run, by name, and fill their caches.
+    """Open the data sets of a run, by name, and fill their caches; arguments as for `open_images`.
 
     Args:
-        index: the data set to train on.
-        evaluate_on: the data set to evaluate on, if it is another one.
-        cache: folder for the images of `index`.
-        evaluate_cache: folder for the images of `evaluate_on`; may be the same.
-        threads: number of decoding threads.
         on_read: called with the number of images of all data sets that are cached so far, while caches are
             built.
     """
-    size, channels = spec.backbone.image_size, spec.backbone.in_channels
-    open_set = partial(Canvases, threads=threads, form=spec.train.image_cache)
-    name, evaluate_name = spec.dataset, spec.evaluate.dataset
     if evaluate_on is None:
-        return {name: open_set(index, size, channels, cache=cache, on_read=on_read)}
-    assert evaluate_name is not None, "evaluate_on is the index of this data set"
+        return {spec.dataset: open_canvases(spec, index, cache, threads, on_read)}
+    assert spec.evaluate.dataset is not None, "evaluate_on is the index of this data set"
     assert evaluate_cache is not None, "it is the folder of this data set"
     # Otherwise the first cache may evict the prepared second one.
     with hold_folder(evaluate_cache):
-        train = open_set(index, size, channels, cache=cache, on_read=on_read)
-        evaluate = open_set(
-            evaluate_on,
-            size,
-            channels,
-            cache=evaluate_cache,
-            on_read=lambda images: on_read(len(index) + images),
+        train = open_canvases(spec, index, cache, threads, on_read)
+        evaluate = open_canvases(
+            spec, evaluate_on, evaluate_cache, threads, lambda images: on_read(len(index) + images)
         )
-    return {name: train, evaluate_name: evaluate}
+    return {spec.dataset: train, spec.evaluate.dataset: evaluate}
 
 
 def report_cache(

@@ -1,21 +1,31 @@
-"""First phase of a run: decoding of images into the cache."""
+"""First phase of a run: decoding of images into the cache, which may take hours."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import TypeVar
 
 from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
+from dasl_core.data.cache_build import OnRead
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.unreadable import damaged_event
+from dasl_core.distributed import gather_objects
 from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.data import damaged_images, open_sets, report_cache
 from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.progress import Progress
-from dasl_core.train.reading import read_together
 from dasl_core.train.reporter import Reporter
 from dasl_core.vocabulary import TrainingOutcome
+
+# Interval at which ranks exchange their progress.
+_EXCHANGE_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 def open_images(
@@ -23,28 +33,78 @@ def open_images(
     index: DatasetIndex,
     evaluate_on: DatasetIndex | None,
     interruption: Interruption,
-    *,
     cache: Path,
     evaluate_cache: Path | None,
     threads: int,
 ) -> dict[str, Canvases]:
-    """Open the data sets of a run, by name, on all ranks; arguments as for `pretrain`.
+    """Open the data sets of a run, by name, on all ranks.
+
+    Args:
+        index: the data set to train on.
+        evaluate_on: the data set to evaluate on, if it is another one.
+        cache: folder for the images of `index`.
+        evaluate_cache: folder for the images of `evaluate_on`; may be the same.
+        threads: number of threads for later decoding.
 
     Raises:
         Interrupted: the user requested to stop.
     """
     interruption.reporter.phase("reading", f"Reading {len(index)} images of {spec.dataset}")
-    open_data = partial(
-        open_sets,
-        spec,
-        index,
-        evaluate_on,
-        cache=cache,
-        evaluate_cache=evaluate_cache,
-        threads=threads,
-    )
-    images = len(index) + len(evaluate_on or ())
-    return read_together(lambda on_read: open_data(on_read=on_read), images, interruption)
+    open_data = partial(open_sets, spec, index, evaluate_on, cache, evaluate_cache, threads)
+    return read_together(open_data, len(index) + len(evaluate_on or ()), interruption)
+
+
+class _Abandoned(Exception):
+    """Raised to end the reading of a rank after the run has ended."""
+
+
+def read_together(
+    open_data: Callable[[OnRead], T],
+    images: int,
+    interruption: Interruption,
+) -> T:
+    """Open the data sets on every rank while rank 0 reports how many images the slowest rank has read.
+
+    Nodes without a shared cache read separately. A rank that is ready must not wait in a collective, which would
+    time out, and rank 0 must report the progress of the others.
+
+    Args:
+        open_data: opens the data sets, and calls its argument as `Canvases` does.
+        images: number of images of all data sets.
+
+    Raises:
+        Interrupted: the user requested to stop. Images already read stay in the cache.
+        Exception: the exception of `open_data` on this rank.
+    """
+    read, stop, waited = 0, Event(), False
+
+    def report(number: int) -> None:
+        interruption.reporter.progress({"images_read": number, "images_total": images})
+
+    def on_read(number: int) -> None:
+        nonlocal read
+        read = number
+        if stop.is_set():
+            raise _Abandoned
+
+    with ThreadPoolExecutor(1, thread_name_prefix="open") as thread:
+        opening = thread.submit(open_data, on_read)
+        try:
+            while True:
+                wait([opening], _EXCHANGE_SECONDS)
+                if opening.done():
+                    opening.result()  # an error ends this rank at once
+                ranks = gather_objects((opening.done(), read), interruption.control)
+                if all(done for done, _ in ranks):
+                    break
+                report(min(images if done else number for done, number in ranks))
+                waited = True
+                interruption.check_step()
+        finally:
+            stop.set()  # leaving the `with` waits for the thread
+    if waited:
+        report(images)
+    return opening.result()
 
 
 def prepare(
@@ -64,16 +124,9 @@ def prepare(
     Raises:
         ValueError: none of the images of a data set can be cached; the message says why.
     """
+    interruption = Interruption(reporter, Progress(), None)
     try:
-        sets = open_images(
-            spec,
-            index,
-            evaluate_on,
-            Interruption(reporter, Progress(), None),
-            cache=cache,
-            evaluate_cache=evaluate_cache,
-            threads=1,  # for later reading
-        )
+        sets = open_images(spec, index, evaluate_on, interruption, cache, evaluate_cache, threads=1)
     except Interrupted as stop:
         return stop.outcome
     for name, canvases in sets.items():

@@ -94,13 +94,7 @@ def open_run(
     progress, control = Progress(), control_group()
     interruption = Interruption(reporter, progress, control)
     sets = open_images(
-        spec,
-        index,
-        evaluate_on,
-        interruption,
-        cache=files.cache,
-        evaluate_cache=files.evaluate_cache,
-        threads=threads,
+        spec, index, evaluate_on, interruption, files.cache, files.evaluate_cache, threads
     )
     data = TrainingData.select(spec, sets, control)
     data.report_damaged(reporter)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from dasl_core.data.image_set import ImageSet
-from dasl_core.train import read_ahead
-from dasl_core.train.read_ahead import FeatureTable, canvases_ahead
+from dasl_core.train.features import FeatureTable, canvases_ahead
 
 CPU = torch.device("cpu")
 
@@ -58,7 +57,7 @@ def test_reading_stops_with_its_caller() -> None:
 def test_features_do_not_depend_on_how_they_are_copied(
     monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
-    monkeypatch.setattr(read_ahead, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr("dasl_core.train.features.CHUNK_BYTES", chunk_bytes)
     features = torch.randn(2, 23, 3, generator=torch.Generator().manual_seed(0))
     collected = FeatureTable(2, 23)
     for batch in features.split(4, dim=1):

@@ -15,10 +15,10 @@ from dasl_core.data.canvases import Canvases
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.distributed import rank
-from dasl_core.train import reading
+from dasl_core.train import preparing
 from dasl_core.train.interruption import Interruption
+from dasl_core.train.preparing import read_together
 from dasl_core.train.progress import Progress
-from dasl_core.train.reading import read_together
 from dasl_core.train.reporter import NullReporter
 from dasl_core.vocabulary import Desired
 from tests.support.gloo_pool import GlooPool
@@ -53,7 +53,7 @@ class Watcher(Recorder):
 def hold(patch: pytest.MonkeyPatch, wait: Callable[[], None], position: int = 10) -> list[int]:
     """Hold back the decoding from the image of a position on; return the list of the decoded images."""
     make_eager(patch)
-    patch.setattr(reading, "_EXCHANGE_SECONDS", 0.01)
+    patch.setattr(preparing, "_EXCHANGE_SECONDS", 0.01)
     drawn: list[int] = []
     draw = Drawer.draw_valid
 
