@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -171,6 +171,18 @@ def unit_rows(x: Tensor) -> Tensor:
     return F.normalize(x / largest.masked_fill(usual, 1), dim=1)
 
 
+def mean_and_std(x: Tensor, transform: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Compute mean and standard deviation (d,), in float64, of the columns of (N, d) transformed rows."""
+    count, width = x.shape
+    mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
+    for rows in tiles(count, width):
+        mean += transform(x[rows]).sum(dim=0, dtype=torch.float64) / count
+    # A second pass: the mean of squares less the square of the mean would cancel close to a collapse.
+    for rows in tiles(count, width):
+        squares += (transform(x[rows]) - mean).square().sum(dim=0)
+    return mean, (squares / count).sqrt()
+
+
 def squared_distances(first: Tensor, second: Tensor) -> Tensor:
     """Compute squared distances (n, m), 0 to 4 up to rounding, of rows (n, d) and (m, d) from `unit_rows`."""
     # Lengths are 1, or 0 for a row of zeros.
@@ -204,9 +216,9 @@ def check_number(value: object, name: str, *, zero: bool = False) -> None:
         raise ValueError(f"{name} must be {bound}, a finite number; given {value!r}")
 
 
-def tiles(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices of `rows` such that (slice, columns) has at most `TILE_ENTRIES` entries."""
-    step = max(1, TILE_ENTRIES // max(1, columns))
+def tiles(rows: int, columns: int, entries: int | None = None) -> Iterator[slice]:
+    """Yield slices of `rows` such that (slice, columns) has at most `entries`, or `TILE_ENTRIES`."""
+    step = max(1, (entries or TILE_ENTRIES) // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 

@@ -8,7 +8,7 @@ drawn by the rows' positions in the whole bank, and all sums are in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -149,13 +149,7 @@ def kmeans(
 
     def start(seed: int) -> Clustering:
         on_start()
-        return cluster(
-            x,
-            k,
-            metric="euclidean",
-            seed=seed,
-            max_iterations=max_iterations,
-        )
+        return cluster(x, k, metric="euclidean", seed=seed, max_iterations=max_iterations)
 
     best = min((start(seed) for seed in seeds), key=lambda clustering: clustering.inertia)
     return best.assignments, best.centers
@@ -233,7 +227,7 @@ class _Points:
         assignments = torch.empty(self.x.shape[0], dtype=torch.int64, device=self.x.device)
         distances = self.x.new_empty(self.x.shape[0])
         half_squared_norms = centers.square().sum(dim=1) / 2
-        for rows in _tiles(self.x.shape[0], centers.shape[0], _SCORE_ENTRIES):
+        for rows in tensors.tiles(self.x.shape[0], centers.shape[0], _SCORE_ENTRIES):
             x = self.x[rows]
             # ||x - c||^2 / 2 without its constant ||x||^2 / 2
             scores = half_squared_norms - x @ centers.t()
@@ -247,7 +241,7 @@ class _Points:
         width = self.x.shape[1]
         sums = torch.zeros(k, width + 1, dtype=torch.float64, device=self.x.device)
         sums[:, width] = torch.bincount(assignments, minlength=k)
-        for rows in _tiles(self.x.shape[0], width, _SUM_ENTRIES):
+        for rows in tensors.tiles(self.x.shape[0], width, _SUM_ENTRIES):
             values, to = self.x[rows].double(), assignments[rows]
             # Each variant adds in a fixed order on its kind of device.
             if values.is_cuda:
@@ -316,9 +310,3 @@ def _squared_distances(x: Tensor, squared_norms: Tensor, points: Tensor) -> Tens
     """Return (P, N) squared distances of rows `points`, (P,) indices, to all rows of x."""
     inner = x[points] @ x.t()
     return (squared_norms[points, None] + squared_norms - 2 * inner).clamp_(min=0)
-
-
-def _tiles(rows: int, columns: int, entries: int) -> Iterator[slice]:
-    step = max(1, entries // max(1, columns))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))

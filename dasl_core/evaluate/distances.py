@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -38,29 +39,16 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
         Raises:
             ValueError: shapes do not fit, or all samples have one label.
     """
-    x = tensors.feature_matrix(x, "x", min_rows=2)
-    y = tensors.label_vector(y, "y", x.shape[0], x.device)
-    if bool((y == y[0]).all()):
-        raise ValueError("y must hold at least two different labels; all are equal")
+    x, y = _checked(x, y)
     total, squares, largest = torch.zeros(3, dtype=torch.float64, device=x.device)
     smallest = torch.full_like(largest, torch.inf)
     histogram = torch.zeros(BINS, dtype=torch.int64, device=x.device)
-    with tensors.exact_products(x.device):
-        for rows, columns in tensors.pair_tiles(x.shape[0]):
-            # Products in float64, because in float32 a distance near 0 would be off by 5e-4.
-            first, second = (tensors.unit_rows(x[part].double()) for part in (rows, columns))
-            differ = y[rows, None] != y[columns]
-            if rows == columns:
-                differ = differ.triu(1)
-            distances = tensors.squared_distances(first, second)[differ].clamp_(0, 4).sqrt_()
-            if distances.numel() == 0:
-                continue
-            total += distances.sum()
-            squares += distances.square().sum()
-            smallest = torch.minimum(smallest, distances.min())
-            largest = torch.maximum(largest, distances.max())
-            bins = (distances * (BINS / 2)).long().clamp_(max=BINS - 1)
-            histogram += torch.bincount(bins, minlength=BINS)
+    for distances in _distances(x, y):
+        total += distances.sum()
+        squares += distances.square().sum()
+        smallest = torch.minimum(smallest, distances.min())
+        largest = torch.maximum(largest, distances.max())
+        histogram += _counts(distances, BINS)
     count = int(histogram.sum())
     low, high = float(smallest), float(largest)
     mean = float(total) / count
@@ -89,23 +77,38 @@ def distance_histogram(
     Raises:
         ValueError: shapes do not fit, or all samples have one label.
     """
+    x, y = _checked(x, y)
+    counts, total = torch.zeros(bins, dtype=torch.int64, device=x.device), 0.0
+    for distances in _distances(x, y):
+        total += float(distances.sum())
+        counts += _counts(distances, bins)
+    return counts.tolist(), total / int(counts.sum())
+
+
+def _checked(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
     x = tensors.feature_matrix(x, "x", min_rows=2)
     y = tensors.label_vector(y, "y", x.shape[0], x.device)
     if bool((y == y[0]).all()):
         raise ValueError("y must hold at least two different labels; all are equal")
-    counts = torch.zeros(bins, dtype=torch.int64, device=x.device)
-    total = 0.0
+    return x, y
+
+
+def _distances(x: Tensor, y: Tensor) -> Iterator[Tensor]:
+    """Yield the distances between normalized rows with different labels, each pair once, tile by tile."""
     with tensors.exact_products(x.device):
         for rows, columns in tensors.pair_tiles(x.shape[0]):
+            # Products in float64, because in float32 a distance near 0 would be off by 5e-4.
             first, second = (tensors.unit_rows(x[part].double()) for part in (rows, columns))
             differ = y[rows, None] != y[columns]
             if rows == columns:
                 differ = differ.triu(1)
             distances = tensors.squared_distances(first, second)[differ].clamp_(0, 4).sqrt_()
-            total += float(distances.sum())
-            places = (distances * (bins / 2)).long().clamp_(max=bins - 1)
-            counts += torch.bincount(places, minlength=bins)
-    return counts.tolist(), total / int(counts.sum())
+            if distances.numel():
+                yield distances
+
+
+def _counts(distances: Tensor, bins: int) -> Tensor:
+    return torch.bincount((distances * (bins / 2)).long().clamp_(max=bins - 1), minlength=bins)
 
 
 def _quantiles(histogram: Tensor) -> list[float]:

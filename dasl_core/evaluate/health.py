@@ -89,15 +89,8 @@ def dimension_std(x: Tensor | np.ndarray) -> float:
     Evenly spread features have about ``1/sqrt(d)``; far smaller values mean collapse (Chen and He,
     "Exploring Simple Siamese Representation Learning", CVPR 2021).
     """
-    x = tensors.feature_matrix(x, "x")
-    num_samples, width = x.shape
-    mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
-    for rows in tensors.tiles(num_samples, width):
-        mean += tensors.unit_rows(x[rows]).sum(dim=0, dtype=torch.float64) / num_samples
-    # A second pass: the mean of squares less the square of the mean would cancel close to a collapse.
-    for rows in tensors.tiles(num_samples, width):
-        squares += (tensors.unit_rows(x[rows]) - mean).square().sum(dim=0)
-    return float((squares / num_samples).sqrt().mean())
+    _, std = tensors.mean_and_std(tensors.feature_matrix(x, "x"), tensors.unit_rows)
+    return float(std.mean())
 
 
 @torch.no_grad()

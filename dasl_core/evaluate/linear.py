@@ -208,13 +208,7 @@ class _Heads:
 
 def _standardization(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and scale (d,) such that standardized features are ``(x - mean) * scale``."""
-    num_samples, width = x.shape
-    mean, squares = torch.zeros(2, width, dtype=torch.float64, device=x.device)
-    for rows in tensors.tiles(num_samples, width):
-        mean += x[rows].sum(dim=0, dtype=torch.float64) / num_samples
-    for rows in tensors.tiles(num_samples, width):
-        squares += (x[rows] - mean).square().sum(dim=0)
-    std = (squares / num_samples).sqrt()
+    mean, std = tensors.mean_and_std(x, lambda rows: rows)
     varies = std > NOISE * mean.abs()
-    scale = torch.where(varies, 1 / (std * math.sqrt(width)), 0.0)
+    scale = torch.where(varies, 1 / (std * math.sqrt(x.shape[1])), 0.0)
     return mean.to(x.dtype), scale.to(x.dtype)
