@@ -12,7 +12,6 @@ def model_card(spec: ResolvedJobSpec, model: dict[str, Any], metrics: dict[str, 
     """Write the README.md of a checkpoint, with the header that Hugging Face reads.
 
     Args:
-        spec: the resolved spec of the run.
         model: the content of `model.json`.
         metrics: the content of `metrics.json`. If it has "data", the card describes the images; see
             `export_backbone`.
@@ -35,9 +34,6 @@ def transformers_card(
     """Write the README.md of a folder in the layout of transformers.
 
     Args:
-        spec: the resolved spec of the run.
-        model: the content of `model.json`.
-        metrics: the content of `metrics.json`.
         features: Python expression of the backbone's features from `tokens`, the last hidden state.
     """
     images = model["preprocessing"]
@@ -95,36 +91,26 @@ def loading_lines(stem: list[str] | None) -> list[str]:
 
 
 def _load_checkpoint(model: dict[str, Any]) -> str:
-    if model["timm"] is None:
-        return _load_own(model) + _onnx(model, "")
-    lines = "\n".join(loading_lines(model["stem"]))
-    with_timm = f"""With timm and safetensors, in this folder:
+    is_own = model["timm"] is None
+    where = "With timm and safetensors, in this folder:"
+    if is_own:
+        where = """The network is not timm's, and this folder has only its weights: its architecture is in the code that
+trained it. Build it there as `model`, then, with safetensors, in this folder:"""
+    lines = "\n".join(loading_lines(None if is_own else model["stem"]))
+    return f"""{where}
 
 ```python
 {lines}
 ```
-{_load_head(model)}"""
-    return with_timm + _onnx(
-        model, "\nONNX and other formats: `dasl export FOLDER --format onnx`.\n"
-    )
+{_load_head(model)}{_onnx(model)}"""
 
 
-def _load_own(model: dict[str, Any]) -> str:
-    lines = "\n".join(loading_lines(None))
-    return f"""The network is not timm's, and this folder has only its weights: its architecture is in the code that
-trained it. Build it there as `model`, then, with safetensors, in this folder:
-
-```python
-{lines}
-```
-{_load_head(model)}"""
-
-
-def _onnx(model: dict[str, Any], without: str) -> str:
-    """Describe how to load `backbone.onnx`; `without` is the text if there is none."""
+def _onnx(model: dict[str, Any]) -> str:
+    """Describe how to load `backbone.onnx`, or how to create it from a network of timm's."""
     onnx = model["onnx"]
     if onnx is None:
-        return without
+        is_own = model["timm"] is None
+        return "" if is_own else "\nONNX and other formats: `dasl export FOLDER --format onnx`.\n"
     if "error" in onnx:
         return f"\n{' '.join(onnx['error'].split())[:500]}\n"
     return f"""
@@ -173,23 +159,37 @@ def _card(
     images = model["preprocessing"]
     side = images["image_size"]
     versions = ", ".join(f"{name} {number}" for name, number in model["versions"].items())
-    return f"""{_header(spec, library)}
+    network, start = "A network outside timm", "the weights that it was given with"
+    if not spec.backbone.is_own:
+        weights = spec.backbone.pretrained
+        network = f"`{spec.backbone.name}`"
+        start = "random weights" if weights is None else f"the weights of `{weights}`"
+    regularizers = [settings.title for settings in spec.active_regularizers().values()]
+    terms = f" with {' and '.join(regularizers)}" if regularizers else ""
+    crop = spec.evaluate.crop_pct
+    square = f"the central square of {crop:g} of the shorter side"
+    if crop == 1:
+        square = "the largest central square"
+    # Only the last checkpoint has a verdict.
+    verdict = metrics.get("verdict")
+    judged = "" if verdict is None else f"Verdict: {verdict['message']}\n\n"
+    return f"""{_header(spec, library, regularizers)}
 # {spec.name}
 
-{_network(spec)} pretrained with {spec.method.name}{_regularizers(spec)} on `{spec.dataset}`,
-{metrics["epoch"]:g} of {spec.train.epochs} epochs, from {_start(spec)}. The weights are yours.
+{network} pretrained with {spec.method.name}{terms} on `{spec.dataset}`,
+{metrics["epoch"]:g} of {spec.train.epochs} epochs, from {start}. The weights are yours.
 
 ## Load
 
 {load}
-`images` is float32, (batch, {images["channels"]}, {side}, {side}): {_square(spec.evaluate.crop_pct)} of each image,
+`images` is float32, (batch, {images["channels"]}, {side}, {side}): {square} of each image,
 resized to {side} x {side} ({images["interpolation"]}, with antialiasing, as Pillow does), {_values(images)}. No exported network does this itself.
 Images whose longer side has more than {2 * side} px were first scaled down to that, in training and evaluation.
 `model(images)` gives features of width {model["num_features"]}.
 
 ## Measured on held-out images
 
-{_verdict(metrics)}{_results(spec, metrics)}
+{judged}{_results(metrics)}
 
 All evaluations and the loss of every epoch are in `metrics.json` of the checkpoint.
 
@@ -225,26 +225,9 @@ def _values(images: dict[str, Any]) -> str:
     )
 
 
-def _square(crop_pct: float) -> str:
-    if crop_pct == 1:
-        return "the largest central square"
-    return f"the central square of {crop_pct:g} of the shorter side"
-
-
-def _network(spec: ResolvedJobSpec) -> str:
-    return "A network outside timm" if spec.backbone.is_own else f"`{spec.backbone.name}`"
-
-
-def _start(spec: ResolvedJobSpec) -> str:
-    if spec.backbone.is_own:
-        return "the weights that it was given with"
-    start = spec.backbone.pretrained
-    return "random weights" if start is None else f"the weights of `{start}`"
-
-
-def _header(spec: ResolvedJobSpec, library: str | None) -> str:
+def _header(spec: ResolvedJobSpec, library: str | None, regularizers: list[str]) -> str:
     libraries = [] if library is None else [library]
-    names = ["image-feature-extraction", *libraries, spec.method.name, *_regularizer_names(spec)]
+    names = ["image-feature-extraction", *libraries, spec.method.name, *regularizers]
     tags = "\n".join(f"- {name.lower()}" for name in names)
     line = "" if library is None else f"library_name: {library}\n"
     return f"""---
@@ -256,22 +239,7 @@ tags:
 """
 
 
-def _regularizer_names(spec: ResolvedJobSpec) -> list[str]:
-    return [settings.title for settings in spec.active_regularizers().values()]
-
-
-def _regularizers(spec: ResolvedJobSpec) -> str:
-    names = _regularizer_names(spec)
-    return f" with {' and '.join(names)}" if names else ""
-
-
-def _verdict(metrics: dict[str, Any]) -> str:
-    """Return the verdict as a paragraph; only the last checkpoint has one."""
-    verdict = metrics.get("verdict")
-    return "" if verdict is None else f"Verdict: {verdict['message']}\n\n"
-
-
-def _results(spec: ResolvedJobSpec, metrics: dict[str, Any]) -> str:
+def _results(metrics: dict[str, Any]) -> str:
     """Build a table of each subject's last evaluation: the baselines and the trained backbone."""
     last = {evaluation["subject"]: evaluation for evaluation in metrics["evaluations"]}
     if not last:

@@ -11,11 +11,11 @@ from typing import Any
 
 import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dasl_core.export.card import model_card
-from dasl_core.export.head import write_head
 from dasl_core.export.network import (
     ExportError,
     copied_network,
@@ -33,6 +33,7 @@ from dasl_core.spec.versions import UnreadableSpec
 
 WEIGHTS, MODEL = CHECKPOINT_WEIGHTS, CHECKPOINT_MODEL
 METRICS, CARD = "metrics.json", "README.md"
+HEAD = "head.safetensors"
 ONNX = "backbone.onnx"
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,6 @@ def export_backbone(
 
     Args:
         backbone: from `build_backbone`, or a custom network; saved in float32.
-        spec: the resolved spec of the run.
         metrics: step, epoch, evaluations and losses; JSON-ready. `metrics["data"]` is optional: the
             facts of the data set, `images`, `classes` (or None), `train_images`,
             `held_out_images`.
@@ -81,6 +81,22 @@ def export_backbone(
     _write_json(folder / METRICS, metrics)
     (folder / CARD).write_text(model_card(spec, model, metrics), encoding="utf-8")
     return about_onnx.get("error") if about_onnx is not None else None
+
+
+def write_head(head: nn.Module, folder: Path) -> dict[str, Any]:
+    """Write the weights of the head in float32, and return its description for `model.json`."""
+    save_file(exported_weights(head), folder / HEAD, metadata={"format": "pt"})
+    # Code that builds it with torch alone.
+    return {"file": HEAD, "lines": [f"head = {constructor(head)}"], "normalized": True}
+
+
+def constructor(layer: nn.Module) -> str:
+    """Return the Python expression that builds a layer of `torch.nn`, or a sequence of them."""
+    if isinstance(layer, nn.Sequential):
+        return f"torch.nn.Sequential({', '.join(constructor(child) for child in layer)})"
+    # Synchronized layers have other classes.
+    name = "BatchNorm1d" if isinstance(layer, _BatchNorm) else type(layer).__name__
+    return f"torch.nn.{name}({layer.extra_repr()})"
 
 
 def read_checkpoint(

@@ -29,10 +29,7 @@ def write_hub_folder(
     `local-dir:` reads safetensors from timm 1.0.26 on, `hf-hub:` in every version.
 
     Args:
-        weights: weights of the backbone under timm's names, as in `backbone.safetensors`.
-        spec: the resolved spec of the run.
-        model: the content of the checkpoint's `model.json`.
-        metrics: the content of its `metrics.json`.
+        weights: weights of the backbone under timm's names; like the others from `read_checkpoint`.
         folder: created if it does not exist.
 
     Raises:
@@ -46,28 +43,39 @@ def write_hub_folder(
             "argument of timm's ResNet can say, so this folder would load as another network; use "
             "backbone.safetensors with the lines in README.md, or the format onnx"
         )
-    card = described(lambda: hub_card(spec, model, metrics))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(
-        json.dumps(hub_config(weights, spec), indent=2) + "\n", encoding="utf-8"
-    )
-    save_weights(weights, spec, folder / WEIGHTS)
-    (folder / CARD).write_text(card, encoding="utf-8")
+    configs = {CONFIG: hub_config(weights, spec)}
+    write_folder(folder, configs, weights, spec, lambda: hub_card(spec, model, metrics))
 
 
-def described(card: Callable[[], str]) -> str:
-    """Write a model card from the descriptions of a checkpoint.
+def write_folder(
+    folder: Path,
+    configs: Mapping[str, dict[str, Any]],
+    weights: Mapping[str, Tensor],
+    spec: ResolvedJobSpec,
+    card: Callable[[], str],
+) -> None:
+    """Write a folder in a layout of Hugging Face.
+
+    Args:
+        configs: JSON files by name.
+        weights: under the names of the layout.
+        card: writes the model card from the descriptions of the checkpoint.
 
     Raises:
-        ExportError: they are damaged.
+        ExportError: these descriptions are damaged.
     """
     try:
-        return card()
+        text = card()
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ExportError(
             f"the checkpoint's model.json or metrics.json is damaged: no model card can be written from "
             f"them ({error!r})"
         ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, config in configs.items():
+        (folder / name).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_weights(weights, spec, folder / WEIGHTS)
+    (folder / CARD).write_text(text, encoding="utf-8")
 
 
 def hub_config(weights: Mapping[str, Tensor], spec: ResolvedJobSpec) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from dasl_core.export.card import transformers_card
-from dasl_core.export.hub import CARD, CONFIG, WEIGHTS, described
-from dasl_core.export.network import ExportError, exported_network, preprocessing, save_weights
+from dasl_core.export.hub import CONFIG, write_folder
+from dasl_core.export.network import ExportError, exported_network, preprocessing
 from dasl_core.models.transformers_layout import is_gated, to_transformers_layout
 from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
 
@@ -28,25 +27,20 @@ def write_transformers_folder(
 ) -> None:
     """Write a folder for `transformers.AutoModel.from_pretrained(FOLDER)`, with a model card.
 
-    Args:
-        weights: weights of the backbone under timm's names, as in `backbone.safetensors`.
-        spec: the resolved spec of the run.
-        model: the content of the checkpoint's `model.json`.
-        metrics: the content of its `metrics.json`.
-        folder: created if it does not exist.
+    Arguments as for `write_hub_folder`.
 
     Raises:
         ExportError: `model` or `metrics` are damaged, or transformers has no class for the backbone.
     """
     network = exported_network(spec.backbone, weights)
-    transformers_class(spec.backbone.name)  # refuses unsupported networks
-    card = described(lambda: transformers_card(spec, model, metrics, _features(network)))
-    folder.mkdir(parents=True, exist_ok=True)
     config = transformers_config(network, weights, spec.backbone)
-    for file, content in ((CONFIG, config), (PROCESSOR, processor_config(spec))):
-        (folder / file).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    save_weights(to_transformers_layout(weights), spec, folder / WEIGHTS)
-    (folder / CARD).write_text(card, encoding="utf-8")
+    write_folder(
+        folder,
+        {CONFIG: config, PROCESSOR: processor_config(spec)},
+        to_transformers_layout(weights),
+        spec,
+        lambda: transformers_card(spec, model, metrics, _features(network)),
+    )
 
 
 def transformers_class(name: str) -> str:

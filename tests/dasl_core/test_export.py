@@ -20,8 +20,7 @@ from torch import nn
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
-from dasl_core.export.checkpoint import read_checkpoint
-from dasl_core.export.head import constructor
+from dasl_core.export.checkpoint import constructor, read_checkpoint
 from dasl_core.methods import build_method
 from dasl_core.models.backbone import build_backbone, stem_lines
 from dasl_core.models.batchnorm import synchronize_batchnorm
