@@ -13,10 +13,9 @@ import numpy as np
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
-from dasl_core.data.unreadable import too_many, unreadable_error
 from dasl_core.embedding.backbone import TrainedBackbone
 from dasl_core.spec import ResolvedEvaluate
-from dasl_core.train.data import open_canvases
+from dasl_core.train.data import check_readable, open_canvases
 from dasl_core.train.evaluation import Evaluator
 
 Metrics = dict[str, float]
@@ -56,8 +55,7 @@ def evaluate_backbone(
     spec = backbone.spec.model_copy(update={"evaluate": settings})
     backbone = replace(backbone, spec=spec)
     with closing(open_canvases(spec, index, cache, threads, on_decoded)) as canvases:
-        if too_many(len(canvases.unreadable), len(index)):
-            raise ValueError(unreadable_error(name, index, canvases.unreadable))
+        check_readable(name, index, canvases.unreadable)
         parts, damaged = split(index, settings.holdout), list(canvases.unreadable)
         train = ImageSet(canvases, np.setdiff1d(parts.train, damaged))
         held_out = ImageSet(canvases, np.setdiff1d(parts.held_out, damaged))

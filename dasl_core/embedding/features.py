@@ -13,9 +13,8 @@ from torch import Tensor
 
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.unreadable import too_many, unreadable_error
 from dasl_core.embedding.backbone import TrainedBackbone
-from dasl_core.train.data import open_canvases
+from dasl_core.train.data import check_readable, open_canvases
 from dasl_core.train.features import FEATURE_BATCH
 from dasl_core.vocabulary import EmbeddingType, FeatureKind
 
@@ -42,7 +41,8 @@ class ImagesWithFeatures:
     """The images of a data set, decoded as in the training of a backbone, and their features.
 
     Attributes:
-    unreadable: reasons of excluded images, by position; more are added when they are read.
+        unreadable: reasons of excluded images, by position; more are added when they are read.
+        shape: shape of the features of an image, known after `batches` has yielded some.
     """
 
     def __init__(
@@ -64,27 +64,13 @@ class ImagesWithFeatures:
         """
         self.backbone, self.index = backbone, index
         self._canvases = open_canvases(backbone.spec, index, cache, threads, on_decoded)
-        self._shape: tuple[int, ...] = ()
+        self.unreadable = self._canvases.unreadable
+        self.shape: tuple[int, ...] = ()
         self._readable = np.setdiff1d(np.arange(len(index)), list(self.unreadable))
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the features of an image, known after `batches` has yielded some."""
-        return self._shape
-
-    @property
-    def unreadable(self) -> dict[int, str]:
-        """Reasons of unreadable images, by position."""
-        return self._canvases.unreadable
-
     def check(self, name: str) -> None:
-        """Check that most images can be read.
-
-        Raises:
-            ValueError: too many cannot; the message has examples.
-        """
-        if too_many(len(self.unreadable), len(self.index)):
-            raise ValueError(unreadable_error(name, self.index, self.unreadable))
+        """Check that most images can be read; see `check_readable`."""
+        check_readable(name, self.index, self.unreadable)
 
     def batches(
         self,
@@ -112,7 +98,7 @@ class ImagesWithFeatures:
                 start = number * FEATURE_BATCH
                 positions = self._readable[start : start + FEATURE_BATCH]
                 batch = self._batch(positions, features, normalize, dtype)
-                self._shape = batch.features.shape[1:]
+                self.shape = batch.features.shape[1:]
                 if batch.keys:
                     yield batch
                 on_done(left_out + start + len(positions))

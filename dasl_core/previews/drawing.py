@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
+from dasl_core.data.views import Draws
 from dasl_core.machine import usable_cores
-from dasl_core.previews.draws import described
 from dasl_core.spec import Normalization, ResolvedJobSpec
 from dasl_core.train.data import TrainingData, open_canvases
 from dasl_core.train.views import ViewMaker
@@ -21,6 +21,7 @@ MOST_IMAGES = 64
 MEMORY = 1_000_000_000
 # Number of view-sized tensors while a view is rendered, rounded and converted to an image.
 _COPIES = 6
+_DECIMALS = 6  # of random numbers
 
 CPU = torch.device("cpu")
 
@@ -119,7 +120,7 @@ class Drawing:
                 place,
                 _in_window(pixels[number, :, :height, :width], backbone.window),
                 [view[number] for view in views],
-                [described(draws, number, backbone.in_channels) for _, draws in drawn],
+                [_described(draws, number, backbone.in_channels) for _, draws in drawn],
                 reason,
             )
 
@@ -170,3 +171,31 @@ def _denormalized(views: Tensor, normalization: Normalization) -> Tensor:
 def _rounded(values: Tensor) -> Tensor:
     """Round values to 8 bits, possibly in place."""
     return values.nan_to_num_(0.0).clamp_(0, 1).mul_(255).round_().to(torch.uint8)
+
+
+def _described(draws: Draws, image: int, channels: int) -> dict[str, Any]:
+    """Return the random parameters of one view of one image, in order of application, JSON-ready.
+
+    The keys are the probabilities' fields in `augment`. Color operations are null for images without three channels.
+    """
+
+    def drawn(values: Tensor | None, neutral: float = 0) -> Any:
+        value = neutral if values is None else values[image].item()
+        return round(value, _DECIMALS) if isinstance(value, float) else value
+
+    colored = channels == 3
+    dropped = drawn(draws.dropped, -1)
+    return {
+        "crop": [round(edge) for edge in draws.crop[image].tolist()],
+        "flip": drawn(draws.flip),
+        "vertical_flip": drawn(draws.vertical_flip),
+        "rotate": 90 * drawn(draws.turns),
+        "brightness": drawn(draws.brightness),
+        "saturation": drawn(draws.saturation) if colored else None,
+        "hue": drawn(draws.hue) if colored else None,
+        "grayscale": drawn(draws.grayscale) if colored else None,
+        "contrast": drawn(draws.contrast),
+        "blur": drawn(draws.sigma),
+        "solarize": bool(drawn(draws.solarized)),
+        "channel_drop": None if dropped < 0 else dropped,
+    }

@@ -9,9 +9,8 @@ from PIL import Image
 
 from dasl_core.atomic import write_atomically
 from dasl_core.previews.drawing import Drawing
-from dasl_core.previews.pictures import picture
 from dasl_core.previews.settings import image_entry, settings
-from dasl_core.previews.sheet import ContactSheet
+from dasl_core.previews.sheet import ContactSheet, picture
 
 SHEET, SETTINGS = "sheet.png", "preview.json"
 _OF_PREVIEWS = re.compile(r"sheet\.png|\d+-(original|view\d+)\.png")
@@ -38,7 +37,9 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
     files, images, sheet = [], [], ContactSheet(drawing)
 
     def save(name: str, image: Image.Image) -> None:
-        write_atomically(folder / name, _png(image))
+        content = io.BytesIO()
+        image.save(content, "PNG")
+        write_atomically(folder / name, content.getvalue())
         files.append(folder / name)
 
     for number, row in enumerate(drawing.rows()):
@@ -59,9 +60,3 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
     content = json.dumps(settings(drawing, images, version), indent=2, ensure_ascii=False)
     write_atomically(folder / SETTINGS, f"{content}\n".encode())
     return [folder / SETTINGS, *files]
-
-
-def _png(image: Image.Image) -> bytes:
-    content = io.BytesIO()
-    image.save(content, "PNG")
-    return content.getvalue()

@@ -1,12 +1,14 @@
-"""The contact sheet of a preview: a row for each image, a column for each view."""
+"""Pictures of a preview, and its contact sheet: a row for each image, a column for each view."""
 
+import math
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
 from dasl_core.previews.drawing import Drawing, Row
-from dasl_core.previews.pictures import sketch
 from dasl_core.previews.settings import is_local
 from dasl_core.text import cut
 
@@ -42,8 +44,16 @@ class ContactSheet:
         self.picture = Image.new("RGB", (width, height), _PAPER)
         self._pen, self._font = ImageDraw.Draw(self.picture), _font()
         self._index, self._added = drawing.index, 0
-        self._write(_GAP, _GAP // 2, _title(drawing), _INK)
-        names = [("original", "fitted"), *_names(drawing)]
+        spec = drawing.spec
+        title = (
+            f"{spec.dataset}: {spec.method.name}, {size} px, seed {spec.train.seed}, "
+            f"the first {drawing.images} images"
+        )
+        self._write(_GAP, _GAP // 2, title, _INK)
+        names = [("original", "fitted")]
+        for number, view in enumerate(drawing.views):
+            local = "local " if is_local(drawing, number) else ""
+            names.append((f"view {number}", f"{local}{view.image_size} px"))
         for left, (name, note) in zip(self._lefts, names, strict=True):
             self._pen.text((left, _GAP + _LINE), name, _INK, self._font)
             self._pen.text((left, _GAP + 2 * _LINE - 2), note, _FAINT, self._font)
@@ -76,24 +86,38 @@ def _font() -> ImageFont.FreeTypeFont:
     )
 
 
-def _title(drawing: Drawing) -> str:
-    spec = drawing.spec
-    return (
-        f"{spec.dataset}: {spec.method.name}, {spec.backbone.image_size} px, "
-        f"seed {spec.train.seed}, the first {drawing.images} images"
-    )
-
-
-def _names(drawing: Drawing) -> list[tuple[str, str]]:
-    return [
-        (f"view {number}", f"{'local ' * is_local(drawing, number)}{view.image_size} px")
-        for number, view in enumerate(drawing.views)
-    ]
-
-
 def _fitted(image: Image.Image, side: int) -> Image.Image:
     """Scale an image so that its longer side is `side`."""
     scale = side / max(image.size)
     width, height = (max(1, round(scale * edge)) for edge in image.size)
     how = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
     return image.resize((width, height), how)
+
+
+def picture(image: Tensor) -> Image.Image:
+    """Convert all channels to an image: gray and color unchanged, otherwise a grid of gray channels.
+
+    Args:
+        image: (C, H, W) uint8.
+    """
+    channels, height, width = image.shape
+    if channels in (1, 3):
+        return sketch(image)
+    columns = math.ceil(math.sqrt(channels))
+    grid = Image.new("L", (columns * width, math.ceil(channels / columns) * height))
+    for number, channel in enumerate(image):
+        row, column = divmod(number, columns)
+        grid.paste(sketch(channel[None]), (column * width, row * height))
+    return grid
+
+
+def sketch(image: Tensor) -> Image.Image:
+    """Convert to an image of the same size: the first three of more channels as colors, or the first of two.
+
+    Args:
+        image: (C, H, W) uint8.
+    """
+    pixels = image.numpy()
+    if len(pixels) < 3:
+        return Image.fromarray(np.ascontiguousarray(pixels[0]))
+    return Image.fromarray(np.ascontiguousarray(pixels[:3].transpose(1, 2, 0)))

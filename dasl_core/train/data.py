@@ -114,8 +114,7 @@ class TrainingData:
                 unreadable |= unreadable_of_rank
             for position in self.damaged[name]:
                 unreadable.pop(position, None)
-            if too_many(len(unreadable), len(canvases.index)):
-                raise ValueError(unreadable_error(name, canvases.index, unreadable))
+            check_readable(name, canvases.index, unreadable)
             if unreadable and name not in self.unreadable:
                 message, data = unreadable_event(name, canvases.index, unreadable)
                 reporter.event("images_unreadable", message, data)
@@ -163,6 +162,16 @@ class TrainingData:
         """Stop the decoding threads."""
         for canvases in self.sets.values():
             canvases.close()
+
+
+def check_readable(name: str, index: DatasetIndex, unreadable: dict[int, str]) -> None:
+    """Check that most images of a data set can be read.
+
+    Raises:
+        ValueError: too many cannot; the message has examples.
+    """
+    if too_many(len(unreadable), len(index)):
+        raise ValueError(unreadable_error(name, index, unreadable))
 
 
 def open_canvases(

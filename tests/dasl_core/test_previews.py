@@ -24,8 +24,7 @@ from dasl_core.data.loader import Batch
 from dasl_core.data.views.color import LUMA, RGB_TO_YIQ
 from dasl_core.previews import Drawing
 from dasl_core.previews.drawing import Row
-from dasl_core.previews.pictures import picture, sketch
-from dasl_core.previews.sheet import _font
+from dasl_core.previews.sheet import _font, picture, sketch
 from dasl_core.spec.methods.config import MultiCropConfig
 from dasl_core.train.views import ViewMaker
 from service.cli.app import app
