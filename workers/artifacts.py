@@ -73,19 +73,33 @@ class _StoreFile:
                 os.fsync(self._file.fileno())
 
 
-def upload(file: Path, uri: str, on_chunk: Callable[[], None] = lambda: None) -> FileEntry:
-    """Copy one file to `uri` and return its manifest entry. `on_chunk` is called after each part."""
-    with open(file, "rb") as source:
-        size, sha256 = _write(source, uri, on_chunk)
-    return FileEntry(name=file.name, size=size, sha256=sha256)
+def upload(
+    file: Path,
+    uri: str,
+    on_chunk: Callable[[], None] = lambda: None,
+    *,
+    pauses: Sequence[float] = (),
+) -> FileEntry:
+    """Copy one file to `uri` and return its manifest entry.
 
-
-def retried(write: Callable[[], T], uri: str, pauses: Sequence[float]) -> T:
-    """Call `write`, which writes to the store and may be repeated, with a retry after each pause in seconds.
+    Args:
+        on_chunk: called after each part.
+        pauses: pauses in seconds before retries.
 
     Raises:
         OSError: the last attempt failed, or a disk is full.
     """
+
+    def write() -> FileEntry:
+        with open(file, "rb") as source:
+            size, sha256 = _write(source, uri, on_chunk)
+        return FileEntry(name=file.name, size=size, sha256=sha256)
+
+    return _retried(write, uri, pauses)
+
+
+def _retried(write: Callable[[], T], uri: str, pauses: Sequence[float]) -> T:
+    """Call `write`, which may be repeated, with a retry after each pause; errors as for `upload`."""
     for pause in pauses:
         try:
             return write()
@@ -125,7 +139,7 @@ def upload_checkpoint(
         return entries
 
     try:
-        return retried(write, uri, UPLOAD_PAUSES)
+        return _retried(write, uri, UPLOAD_PAUSES)
     except OSError:
         remove_files(uri)
         raise

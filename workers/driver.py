@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 
 from service.client import ApiError, ConnectionFailed, StaleAttempt
 from service.client.attempt_token import RAY_JOB_CONFIG, read_attempt_token
@@ -28,12 +27,13 @@ from workers.failures import (
     is_infrastructure_error,
     start_failure,
 )
+from workers.heartbeats import Heartbeats
 from workers.logs import log_to_stderr
 from workers.ray_logs import remove_local_logs
 from workers.ray_train import fit
 from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
-from workers.standby import controller_environment, job_environment
+from workers.standby import CONTROLLER_VARIABLES, job_environment
 
 logger = logging.getLogger("workers.driver")
 
@@ -86,35 +86,10 @@ def start_and_run(client: WorkerClient, config: dict[str, object]) -> BaseExcept
         if error.type != SPEC_UNREADABLE:
             raise
         return error
-    with DriverHeartbeat(client, start.heartbeat_seconds):
+    # Also during a long start of the ranks. If the attempt is superseded, rank 0 gets the same answer.
+    seconds = start.heartbeat_seconds
+    with Heartbeats(client, seconds, progress={}, patience=seconds):
         return run(client, start, config)
-
-
-class DriverHeartbeat:
-    """Context manager that sends heartbeats, including during a long start of the ranks."""
-
-    def __init__(self, client: WorkerClient, seconds: float) -> None:
-        self._client, self._seconds = client, seconds
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="driver-heartbeat", daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join(timeout=self._seconds)
-
-    def _beat(self) -> None:
-        while not self._stop.wait(self._seconds):
-            try:
-                self._client.heartbeat(patience=self._seconds)
-            except StaleAttempt:
-                return  # rank 0 gets the same answer and stops the ranks
-            except (ConnectionFailed, ApiError) as error:
-                # The driver may close the connection during a slow heartbeat.
-                if not self._stop.is_set():
-                    logger.warning("no heartbeat, training continues: %s", error)
 
 
 def run(
@@ -198,7 +173,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         num_cpus=0,
         max_retries=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-        runtime_env=controller_environment(),
+        runtime_env={"env_vars": CONTROLLER_VARIABLES},
     )
     # Standby processes lack the variables of the attempt.
     config = config | {"log_format": os.environ.get("DASL_LOG_FORMAT", "text")}

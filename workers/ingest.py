@@ -15,8 +15,8 @@ from dasl_core.data.ingest import Ingested, Previous, ingest
 from service.client.worker import WorkerClient
 from service.protocol import IngestStart
 from workers.failures import storable
+from workers.heartbeats import Heartbeats
 from workers.ingest_files import UnfinishedHeaders, load_previous, save_contact_sheet, save_results
-from workers.progress_reports import ProgressReports
 from workers.task_process import run_task
 
 logger = logging.getLogger("workers.ingest")
@@ -28,7 +28,7 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
     unfinished = UnfinishedHeaders(f"{start.artifacts_uri}/unfinished")
     previous = load_previous(start.previous_index_uri, unfinished)
     try:
-        with ProgressReports(client, start.heartbeat_seconds) as report:
+        with Heartbeats(client, start.heartbeat_seconds) as report:
             result = ingest(
                 start.uri,
                 options=start.source,

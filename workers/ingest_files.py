@@ -1,7 +1,5 @@
 """Files of ingests in the artifact store: the results, and headers for the next ingest."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import tempfile
@@ -14,7 +12,6 @@ from dasl_core.data.ingest import Ingested, Previous
 from service.object_store import open_store, store_errors
 from service.protocol import CONTACT_SHEET
 from workers import artifacts
-from workers.artifacts import UPLOAD_PAUSES, retried
 
 logger = logging.getLogger("workers.ingest")
 
@@ -50,8 +47,14 @@ class UnfinishedHeaders:
     def load(self) -> list[HeaderTable]:
         """Return the saved headers, without incomplete files of killed processes."""
         tables = []
+        system, path = open_store(self._uri)
+        try:
+            with store_errors(self._uri):
+                entries = system.ls(path, detail=False)
+        except OSError:  # nothing was saved, or the store is unavailable
+            return []
         with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
-            for name in self._names():
+            for name in sorted(str(entry).rpartition("/")[2] for entry in entries):
                 try:
                     file = artifacts.fetch(f"{self._uri}/{name}", Path(folder) / "headers")
                     tables.append(HeaderTable.load(file))
@@ -62,15 +65,6 @@ class UnfinishedHeaders:
     def remove(self) -> None:
         """Remove the files after an ingest has finished."""
         _remove(self._uri)
-
-    def _names(self) -> list[str]:
-        system, path = open_store(self._uri)
-        try:
-            with store_errors(self._uri):
-                entries = system.ls(path, detail=False)
-        except OSError:  # nothing was saved, or the store is unavailable
-            return []
-        return sorted(str(entry).rpartition("/")[2] for entry in entries)
 
 
 def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previous:
@@ -133,7 +127,7 @@ def save_contact_sheet(result: Ingested, index_uri: str) -> None:
 
 def _upload_extra(file: Path, uri: str) -> None:
     try:
-        retried(lambda: artifacts.upload(file, uri), uri, UPLOAD_PAUSES)
+        artifacts.upload(file, uri, pauses=artifacts.UPLOAD_PAUSES)
     except OSError as error:
         logger.warning("%s is not written: %s", uri, error)
         _remove(uri)  # a partial file must not be taken for a complete one
@@ -157,7 +151,7 @@ def upload_index(file: Path, uri: str) -> None:
     OSError: the store was unavailable for longer, or its disk is full; the message names the setting.
     """
     try:
-        retried(lambda: artifacts.upload(file, uri), uri, INDEX_PAUSES)
+        artifacts.upload(file, uri, pauses=INDEX_PAUSES)
     except OSError as error:
         message = f"The artifact store (DASL_ARTIFACTS_URI) does not take the index: {error}"
         raise OSError(message) from error

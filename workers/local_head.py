@@ -9,8 +9,6 @@ After the start of Ray, this process is replaced by a small one, which keeps the
 when any part of Ray ends.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

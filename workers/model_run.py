@@ -5,8 +5,6 @@ GPU, it works there in an actor of Ray; otherwise in this process on all cores. 
 Environment, token and exit code are as for `workers.ingest`.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -19,14 +17,13 @@ from typing import Any
 
 from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
-from service.object_store import StoreError
 from service.protocol import EmbeddingSettings, ExportSettings, ModelRunReport, ModelRunStart
 from service.wire.checkpoints import FileEntry
-from workers.artifacts import UPLOAD_PAUSES, download, remove_files, retried, upload
+from workers.artifacts import UPLOAD_PAUSES, download, remove_files, upload
 from workers.datasets import open_dataset
 from workers.failures import storable
+from workers.heartbeats import Heartbeats
 from workers.logs import log_to_stderr
-from workers.progress_reports import ProgressReports
 from workers.settings import PATIENCE_SECONDS
 from workers.task_process import run_task
 
@@ -45,7 +42,7 @@ class ModelRun:
         use_gpu: whether this process may use a GPU.
     """
 
-    def __init__(self, start: ModelRunStart, report: ProgressReports, *, use_gpu: bool) -> None:
+    def __init__(self, start: ModelRunStart, report: Heartbeats, *, use_gpu: bool) -> None:
         import torch
 
         self.start, self.report = start, report
@@ -53,7 +50,7 @@ class ModelRun:
         # A superseded run may still write, so each process has its own folder.
         self.uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}"
         self.files: list[FileEntry] = []
-        self._has_uploaded = False
+        self.has_uploaded = False  # even a part of a file
 
     def work(self, folder: Path) -> Result:
         """Do the work in a folder; return its result, with the files in `self.files`.
@@ -72,11 +69,8 @@ class ModelRun:
         checkpoint = folder / "checkpoint"
         checkpoint.mkdir()
         download(self.start.checkpoint.uri, self.start.checkpoint.files, checkpoint)
-        if self.start.kind == "export":
-            return self._export(checkpoint, folder)
-        if self.start.kind == "evaluation":
-            return self._evaluate(checkpoint, folder)
-        return self._embed(checkpoint, folder)
+        works = {"export": self._export, "evaluation": self._evaluate, "embedding": self._embed}
+        return works[self.start.kind](checkpoint, folder)
 
     def _embed(self, checkpoint: Path, folder: Path) -> Result:
         from dasl_core.data.cache import cache_root
@@ -169,35 +163,26 @@ class ModelRun:
             self._upload(file)
         return {"format": format}
 
-    def discard(self) -> None:
-        """Remove the files of failed work, which no row refers to."""
-        if self._has_uploaded:
-            remove_files(self.uri)
-
     def _upload(self, file: Path) -> None:
-        target = f"{self.uri}/{file.name}"
-        self._has_uploaded = True
-        self.files.append(retried(lambda: upload(file, target), target, UPLOAD_PAUSES))
+        self.has_uploaded = True
+        self.files.append(upload(file, f"{self.uri}/{file.name}", pauses=UPLOAD_PAUSES))
 
 
 def carry_out(client: WorkerClient, start: ModelRunStart, *, use_gpu: bool) -> None:
     """Do the work of a run, and report its result or a failure that the user can fix."""
-    from dasl_core.spec import SpecError
-
     try:
         with (
-            ProgressReports(client, start.heartbeat_seconds) as report,
+            Heartbeats(client, start.heartbeat_seconds) as report,
             tempfile.TemporaryDirectory(prefix="dasl-") as name,
         ):
             run = ModelRun(start, report, use_gpu=use_gpu)
             try:
                 result = run.work(Path(name))
             except Exception:
-                run.discard()
+                if run.has_uploaded:
+                    remove_files(run.uri)  # no row refers to them
                 raise
-    except StoreError:
-        raise
-    except (ValueError, SpecError) as error:
+    except ValueError as error:
         client.task_failed(ModelRunReport, type(error).__name__, storable(str(error)))
         return
     uri = run.uri if run.files else None
@@ -244,10 +229,5 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
     carry_out(client, start, use_gpu=False)
 
 
-def main() -> int:
-    """Run the model run named on the command line and return the exit code."""
-    return run_task("model-run", _run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_task("model-run", _run))

@@ -3,8 +3,6 @@
 Ray's controller learns the nodes from the ranks when they start, and rank 0 reports them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

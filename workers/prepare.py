@@ -14,11 +14,10 @@ from dasl_core.data.cache import cache_root
 from dasl_core.data.canvases import Canvases
 from dasl_core.train.preparing import check_cached
 from service.client.worker import WorkerClient
-from service.object_store import StoreError
 from service.protocol import PreparationReport, PreparationResult, PreparationStart
 from workers.datasets import open_dataset
 from workers.failures import storable
-from workers.progress_reports import ProgressReports
+from workers.heartbeats import Heartbeats
 from workers.task_process import run_task
 
 
@@ -62,20 +61,13 @@ def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> Prep
 def _run(client: WorkerClient, _: argparse.Namespace) -> None:
     start = client.task_start(PreparationStart)
     try:
-        with ProgressReports(client, start.heartbeat_seconds) as report:
+        with Heartbeats(client, start.heartbeat_seconds) as report:
             result = prepare(start, report)
-    except StoreError:
-        raise
     except ValueError as error:
         client.task_failed(PreparationReport, "not-prepared", storable(str(error)))
         return
     client.task_succeeded(PreparationReport, result=result)
 
 
-def main() -> int:
-    """Run the preparation named on the command line and return the exit code."""
-    return run_task("preparation", _run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_task("preparation", _run))

@@ -14,10 +14,8 @@ import torch
 
 from dasl_core import previews
 from service.client.worker import WorkerClient
-from service.object_store import StoreError
 from service.protocol import PreviewReport, PreviewStart
-from service.wire.checkpoints import FileEntry
-from workers.artifacts import UPLOAD_PAUSES, retried, upload
+from workers.artifacts import UPLOAD_PAUSES, upload
 from workers.datasets import open_dataset
 from workers.failures import storable
 from workers.task_process import run_task
@@ -35,37 +33,20 @@ def draw(start: PreviewStart, folder: Path) -> list[Path]:
     return previews.write(drawing, folder / "files", version=start.dataset_version)
 
 
-def upload_all(files: list[Path], uri: str) -> list[FileEntry]:
-    """Copy files to the artifact store, with two retries for each."""
-
-    def copy(file: Path) -> FileEntry:
-        target = f"{uri}/{file.name}"
-        return retried(lambda: upload(file, target), target, UPLOAD_PAUSES)
-
-    return [copy(file) for file in files]
-
-
 def _run(client: WorkerClient, _: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     start = client.task_start(PreviewStart)
     with tempfile.TemporaryDirectory(prefix="dasl-") as name:
         try:
             files = draw(start, Path(name))
-        except StoreError:
-            raise
         except ValueError as error:
             client.task_failed(PreviewReport, type(error).__name__, storable(str(error)))
             return
         # A superseded run may still write, so each process has its own folder.
         uri = f"{start.artifacts_uri}/{uuid.uuid4().hex}"
-        entries = upload_all(files, uri)
+        entries = [upload(file, f"{uri}/{file.name}", pauses=UPLOAD_PAUSES) for file in files]
     client.task_succeeded(PreviewReport, uri=uri, files=entries)
 
 
-def main() -> int:
-    """Draw the preview named on the command line and return the exit code."""
-    return run_task("preview", _run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_task("preview", _run))

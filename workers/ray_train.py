@@ -6,18 +6,21 @@ see `workers.standby`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dasl_core.spec import ResolvedResources
 from service.object_store import StoreError, open_store, store_errors
 from service.protocol import AttemptStart
-from workers.scaling import scaling_options
-from workers.standby import rank_environment
+from workers.standby import RANK_VARIABLES
 
 if TYPE_CHECKING:
     from ray.train import RunConfig
 
 RankLoop = Callable[[dict[str, Any]], None]
+
+_GPU_TYPE, _NODE_ID = "ray.io/accelerator-type", "ray.io/node-id"
+_BYTES_PER_GB = 10**9
 
 
 def fit(loop: RankLoop, start: AttemptStart, config: dict[str, object]) -> Exception | None:
@@ -62,9 +65,35 @@ def run_config(artifacts_uri: str) -> RunConfig:
         failure_config=FailureConfig(max_failures=0, controller_failure_limit=0),
         # The warnings contain tracebacks of harmless events, and the ranks log their own errors.
         logging_config=LoggingConfig(log_level="ERROR"),
-        worker_runtime_env=rank_environment(),
+        worker_runtime_env={"env_vars": RANK_VARIABLES},
     )
     with store_errors(artifacts_uri):
         # Writes the marker now, because an error of Ray's controller would look like a crash.
         config.storage_context  # noqa: B018
     return config
+
+
+def scaling_options(resources: ResolvedResources, excluded_nodes: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of Ray Train's `ScalingConfig`.
+
+    Args:
+        excluded_nodes: ids of nodes without workers.
+    """
+    per_worker: dict[str, float] = {"CPU": resources.cpus_per_worker}
+    if resources.gpus_per_worker:
+        per_worker["GPU"] = resources.gpus_per_worker
+    if resources.memory_gb_per_worker is not None:
+        per_worker["memory"] = int(resources.memory_gb_per_worker * _BYTES_PER_GB)
+    labels: dict[str, str] = {}
+    if excluded_nodes:
+        labels[_NODE_ID] = f"!in({','.join(excluded_nodes)})"
+    labels |= resources.node_labels
+    if resources.gpu_type is not None:
+        labels[_GPU_TYPE] = resources.gpu_type
+    return {
+        "num_workers": resources.workers,
+        "use_gpu": bool(resources.gpus_per_worker),
+        "resources_per_worker": per_worker,
+        "placement_strategy": "STRICT_PACK" if resources.same_node else "PACK",
+        "label_selector": labels or None,
+    }

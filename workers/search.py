@@ -4,8 +4,6 @@ It keeps the vectors, and after the first image file the network, in memory, pol
 them. It ends after minutes without a query. Environment, token and exit code are as for `workers.ingest`.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import logging
@@ -83,11 +81,8 @@ class Search:
             except ValueError as error:
                 return QueryAnswer(id=query.id, problem=storable(str(error)))
         neighbors = self.index.nearest(vector, query.k, without=position)
-        near = [
-            NeighborEntry(key=neighbor.key, label=neighbor.label, similarity=neighbor.similarity)
-            for neighbor in neighbors
-        ]
-        return QueryAnswer(id=query.id, neighbors=near)
+        entries = [NeighborEntry(**vars(neighbor)) for neighbor in neighbors]
+        return QueryAnswer(id=query.id, neighbors=entries)
 
 
 def _run(client: WorkerClient, _: argparse.Namespace) -> None:
@@ -102,10 +97,5 @@ def _run(client: WorkerClient, _: argparse.Namespace) -> None:
     client.task_succeeded(SearchReport)
 
 
-def main() -> int:
-    """Answer queries to the search named on the command line and return the exit code."""
-    return run_task("search", _run)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_task("search", _run))

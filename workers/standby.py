@@ -5,8 +5,6 @@ no idle one has the same runtime environment, so `workers.standby_keeper` has ea
 the environment defined here. Ray gives a process to at most one job, and ends it with its actor.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
@@ -18,6 +16,8 @@ COUNT_VARIABLE = "DASL_STANDBY_RANKS"
 """Number of ranks that a node keeps ready; without it, Ray starts every process from scratch."""
 ROLE_VARIABLE = "STANDBY_ROLE"
 RANK, CONTROLLER = "rank", "controller"
+# Variables that a process of each role has in addition to those of `job_environment`.
+RANK_VARIABLES, CONTROLLER_VARIABLES = {ROLE_VARIABLE: RANK}, {ROLE_VARIABLE: CONTROLLER}
 HOOK = "workers.standby.prepare"
 
 # `fit`, Ray Train's controller and its helper processes.
@@ -59,16 +59,6 @@ def job_environment() -> dict[str, Any]:
         "env_vars": variables | {"PYTHONUNBUFFERED": "1"},
         "worker_process_setup_hook": HOOK,
     }
-
-
-def controller_environment() -> dict[str, Any]:
-    """Return the additions of a controller process to the runtime environment of its attempt."""
-    return {"env_vars": {ROLE_VARIABLE: CONTROLLER}}
-
-
-def rank_environment() -> dict[str, Any]:
-    """Return the additions and changes of a rank to the runtime environment of its attempt."""
-    return {"env_vars": {ROLE_VARIABLE: RANK}}
 
 
 def prepare() -> None:

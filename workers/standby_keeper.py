@@ -7,8 +7,6 @@ message, and attempts start all their processes themselves.
 With a file `NEEDED`, the processes end some time after the file was last touched, and start when it is touched again.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import logging
@@ -23,10 +21,10 @@ from typing import Any
 import psutil
 
 from workers.standby import (
+    CONTROLLER_VARIABLES,
     HOOK,
-    controller_environment,
+    RANK_VARIABLES,
     job_environment,
-    rank_environment,
     standby_ranks,
 )
 
@@ -144,25 +142,21 @@ def keep(parent: psutil.Process, ranks: int, need: Need) -> None:
 
 def build_pools(ranks: int, *, driver_node: bool) -> list[Pool]:
     """Return the pools of a node."""
-    supervisor = supervisor_variables()
     job = with_hook(job_environment())
 
-    def environment(added: dict[str, Any]) -> str:
+    def pool(size: int, variables: dict[str, str]) -> Pool:
         # Same serialization as in Ray's core for an actor whose job also has an environment.
-        merged = job | {"env_vars": job["env_vars"] | added["env_vars"]}
-        return json.dumps(merged, sort_keys=True, separators=(",", ":"))
+        merged = job | {"env_vars": job["env_vars"] | variables}
+        return Pool(size, json.dumps(merged, sort_keys=True, separators=(",", ":")), variables)
 
-    controller, rank = controller_environment(), rank_environment()
-    pools = [
-        Pool(ranks, environment(rank), rank["env_vars"]),
-    ]
+    pools = [pool(ranks, RANK_VARIABLES)] if ranks else []
     if driver_node:
-        pools += [
-            Pool(_CONTROLLERS, environment(controller), controller["env_vars"]),
-            # Same serialization as in Ray's Python part.
-            Pool(_SUPERVISORS, json.dumps({"env_vars": supervisor}, sort_keys=True), supervisor),
-        ]
-    return [pool for pool in pools if pool.size > 0]
+        # Same serialization as in Ray's Python part.
+        supervisor = supervisor_variables()
+        environment = json.dumps({"env_vars": supervisor}, sort_keys=True)
+        pools.append(pool(_CONTROLLERS, CONTROLLER_VARIABLES))
+        pools.append(Pool(_SUPERVISORS, environment, supervisor))
+    return pools
 
 
 def supervisor_variables() -> dict[str, str]:

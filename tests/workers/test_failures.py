@@ -27,7 +27,6 @@ from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
 from service.protocol import NO_ROOM, STORE_UNAVAILABLE, ErrorReport
-from workers.driver import DriverHeartbeat
 from workers.failures import (
     NON_RETRYABLE,
     RankDied,
@@ -37,6 +36,7 @@ from workers.failures import (
     start_failure,
     unwrap,
 )
+from workers.heartbeats import Heartbeats
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ class SlowApi:
     def __init__(self) -> None:
         self.asked, self.fail, self.failed = (threading.Event() for _ in range(3))
 
-    def heartbeat(self, *, patience: float) -> str:
+    def heartbeat(self, progress: object, *, patience: float) -> str:
         self.asked.set()
         self.fail.wait(60)
         self.failed.set()
@@ -205,7 +205,7 @@ def test_heartbeat_failure_after_the_end_is_not_logged(
     over: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = SlowApi()
-    pulse = DriverHeartbeat(cast(WorkerClient, api), 0.01)
+    pulse = Heartbeats(cast(WorkerClient, api), 0.01)
     with pulse:
         assert api.asked.wait(60)
         if not over:

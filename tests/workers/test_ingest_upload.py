@@ -6,6 +6,7 @@ import errno
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -74,12 +75,12 @@ def test_contact_sheet_that_was_not_uploaded_is_made_by_the_next_ingest(
     Image.new("RGB", (8, 8)).save(images / "a.png")
     really_upload = artifacts.upload
 
-    def upload(file: Path, uri: str) -> FileEntry:
+    def upload(file: Path, uri: str, **options: Any) -> FileEntry:
         if file.name == CONTACT_SHEET:
             (tmp_path / "part").write_bytes(file.read_bytes()[:100])
             really_upload(tmp_path / "part", uri)
             raise OSError(errno.ENOSPC, "No space left on device")
-        return really_upload(file, uri)
+        return really_upload(file, uri, **options)
 
     unfinished = ingest_files.UnfinishedHeaders(f"{uri}/unfinished")
     with monkeypatch.context() as full:

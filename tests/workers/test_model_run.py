@@ -118,7 +118,7 @@ def test_run_killed_in_its_middle_gives_the_same_files_again(
     class Killed(BaseException):
         pass
 
-    def kill(*_: object) -> None:
+    def kill(*_: object, **__: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
@@ -153,11 +153,11 @@ def test_files_of_an_embedding_that_fails_are_removed(
     monkeypatch.setattr("dasl_core.train.features.FEATURE_BATCH", 10)
     stored: list[Path] = []
 
-    def store_one(file: Path, uri: str) -> FileEntry:
+    def store_one(file: Path, uri: str, **options: Any) -> FileEntry:
         if stored:
             raise StoreError(errno.ENOSPC, "no space left")
         stored.append(path_of(uri))
-        return upload(file, uri)
+        return upload(file, uri, **options)
 
     monkeypatch.setattr(model_run, "upload", store_one)
     with pytest.raises(StoreError):

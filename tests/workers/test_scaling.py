@@ -5,7 +5,7 @@ from __future__ import annotations
 from ray.train import ScalingConfig
 
 from dasl_core.spec import ResolvedResources
-from workers.scaling import scaling_options
+from workers.ray_train import scaling_options
 
 
 def test_job_without_choices_asks_for_cpus_alone() -> None:

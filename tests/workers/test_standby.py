@@ -140,8 +140,8 @@ def worker() -> Iterator[Any]:
         process.communicate()
 
 
-CONTROLLER = standby.controller_environment()["env_vars"]
-RANK = standby.rank_environment()["env_vars"]
+CONTROLLER = standby.CONTROLLER_VARIABLES
+RANK = standby.RANK_VARIABLES
 
 
 def test_only_unused_processes_of_the_pool_count(worker: Any) -> None:
@@ -219,7 +219,7 @@ import builtins, json, logging, os, sys
 import ray
 from ray.train import RunConfig, ScalingConfig
 from workers.settings import RAY_SETTINGS
-from workers.standby import job_environment, rank_environment
+from workers.standby import RANK_VARIABLES, job_environment
 from workers.trainer import LeanTrainer
 
 def train(config):
@@ -240,7 +240,7 @@ LeanTrainer(
     train_loop_config={"output": f"{folder}/{job}.json", "job": job},
     scaling_config=ScalingConfig(num_workers=1),
     run_config=RunConfig(
-        name=job, storage_path=f"{folder}/storage", worker_runtime_env=rank_environment()
+        name=job, storage_path=f"{folder}/storage", worker_runtime_env={"env_vars": RANK_VARIABLES}
     ),
 ).fit()
 """

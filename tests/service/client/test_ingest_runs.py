@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from PIL import Image
@@ -26,7 +26,7 @@ from service.runs import repository as runs
 from service.wire.datasets import Changes
 from tests.support.api_server import Service, running_service
 from tests.support.polling import wait_for
-from workers import artifacts, ingest, progress_reports
+from workers import artifacts, heartbeats, ingest
 
 
 def test_superseded_ingest_run_leaves_the_index(
@@ -51,7 +51,7 @@ def test_superseded_ingest_run_leaves_the_index(
         monkeypatch.setattr("sys.argv", arguments)
         really_upload = artifacts.upload
 
-        def upload_late(file: Path, uri: str) -> None:
+        def upload_late(file: Path, uri: str, **options: Any) -> None:
             """Ray forgot the run, another one came and went, and only now this one writes."""
             monkeypatch.setattr("workers.artifacts.upload", really_upload)
             Image.new("RGB", (8, 8)).save(images / "second.png")
@@ -60,7 +60,7 @@ def test_superseded_ingest_run_leaves_the_index(
                 assert runs.replace_token(session, dataset.id, number, hashed)
             monkeypatch.setenv("DASL_WORKER_TOKEN", token)
             assert ingest.main() == 0
-            really_upload(file, uri)
+            really_upload(file, uri, **options)
 
         monkeypatch.setattr("workers.artifacts.upload", upload_late)
         monkeypatch.setenv("DASL_WORKER_TOKEN", first_token)
@@ -97,7 +97,7 @@ def test_ingest_reports_its_progress_and_stops_when_superseded(tmp_path: Path) -
                 return None
             return progress.images_read, progress.images_total, progress.phase
 
-        with progress_reports.ProgressReports(worker, 0.01) as report:
+        with heartbeats.Heartbeats(worker, 0.01) as report:
             reports: list[tuple[int, int, IngestPhase]] = [(0, 7, "listing"), (3, 7, "headers")]
             for expected in reports:
                 report(*expected)
@@ -208,7 +208,7 @@ def test_refresh_reads_what_is_new_and_the_command_line_shows_it(
 _SLOW_INGEST = """
 import sys, time
 from dasl_core.data import headers
-from workers import ingest, progress_reports
+from workers import heartbeats, ingest
 
 def stop(self, read, total, phase):
     if read == 8:  # after two chunks
@@ -216,7 +216,7 @@ def stop(self, read, total, phase):
         time.sleep(600)
 
 headers.CHUNK = 3
-progress_reports.ProgressReports.__call__ = stop
+heartbeats.Heartbeats.__call__ = stop
 ingest.main()
 """
 
