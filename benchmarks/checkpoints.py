@@ -111,7 +111,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             write = checkpointer._write
             assert write is not None, "not enough memory to write beside the training"
             slower = 0.0
-            while write._thread.is_alive():
+            while not write.done():
                 slower += timed(step, device) - usual
             costs["beside"].append(held["beside"][-1] + slower)
             step()

@@ -3,49 +3,26 @@
 import copy
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import Future
+from typing import TypeVar
 
 from torch import nn
 
 T = TypeVar("T")
 
 
-class BackgroundCall(Generic[T]):
-    """A function that runs in a thread of its own."""
+def run_in_background(function: Callable[[], T]) -> Future[T]:
+    """Call a function in a thread of its own, for which the process does not wait when it exits."""
+    future: Future[T] = Future()
 
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._results: list[T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
-
-    @property
-    def error(self) -> BaseException | None:
-        """Exception of the function; None while it runs. Never waits."""
-        return self._error
-
-    @property
-    def has_returned(self) -> bool:
-        """Whether `result` would return at once. Never waits."""
-        return bool(self._results)
-
-    def result(self) -> T:
-        """Wait for the function and return its result.
-
-        Raises:
-            Exception: the exception of the function.
-        """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._results[0]
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._results.append(self._function())
+            future.set_result(function())
         except BaseException as error:  # noqa: BLE001  # `result` raises it
-            self._error = error
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="checkpoint", daemon=True).start()
+    return future
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:

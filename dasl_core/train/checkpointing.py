@@ -4,6 +4,7 @@ import copy
 import logging
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -22,7 +23,7 @@ from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
 from dasl_core.spec import versions
 from dasl_core.spec.base import shorten
-from dasl_core.train.background import BackgroundCall, copy_to_cpu
+from dasl_core.train.background import copy_to_cpu, run_in_background
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.progress import Progress
@@ -62,7 +63,7 @@ class Checkpointer:
     run: Run
     state: "TrainingState"
     saved_step: int | None = None
-    _write: BackgroundCall[bool] | None = None  # on rank 0
+    _write: Future[bool] | None = None  # on rank 0
     _being_written: bool = False  # on all ranks
     _last_try: float = field(default_factory=lambda: monotonic())
     _failures: int = 0  # in a row, on rank 0
@@ -122,8 +123,10 @@ class Checkpointer:
         if ranks is not None:
             snapshot = self._take_snapshot(ranks)
             self.run.reporter.keepalive()
-            if not required and self._may_write_in_background(snapshot):
-                self._write = BackgroundCall(lambda: self._try_to_publish(snapshot))
+            # Only a copy is safe from the changes of further steps.
+            has_room = snapshot.is_copied and available_memory() >= snapshot.state.size
+            if not required and has_room:
+                self._write = run_in_background(lambda: self._try_to_publish(snapshot))
                 result = _Result.BEING_WRITTEN
             elif required:
                 self._publish(snapshot)
@@ -146,7 +149,7 @@ class Checkpointer:
             Exception: it could not be written for a reason other than a full disk or an unavailable store.
         """
         # The next save tells all ranks about a full disk or an unavailable store.
-        if self._write is not None and self._write.error is not None:
+        if self._write is not None and self._write.done() and self._write.exception() is not None:
             write, self._write = self._write, None
             write.result()
 
@@ -178,13 +181,9 @@ class Checkpointer:
         """Return the number of failed saves since the last success. Never waits."""
         if self._write is None:
             return self._failures
-        failed = self._write.has_returned and not self._write.result()
+        # `check_write` raises an exception.
+        failed = self._write.done() and not self._write.exception() and not self._write.result()
         return self._failures + 1 if failed else 0
-
-    def _may_write_in_background(self, snapshot: "_Snapshot") -> bool:
-        """Whether free memory is at least twice the size of a snapshot."""
-        # Only a copy is safe from the changes of further steps.
-        return snapshot.is_copied and available_memory() >= snapshot.state.size
 
     def _take_snapshot(self, ranks: list[dict[str, Any]]) -> "_Snapshot":
         """Copy all that a checkpoint contains."""

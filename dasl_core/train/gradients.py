@@ -78,22 +78,23 @@ class GradientComputer:
         return (self._accumulated if self.is_mean else self._cached)(micro_batches, step)
 
     def _at_once(self, inputs: Inputs, step: Step) -> tuple[Terms, Outputs]:
-        with self.span("forward"):
-            with self.autocast():
-                outputs: Outputs = self.model(*inputs)
-            terms = self.criterion(outputs, step)
+        terms, outputs = self._forward(inputs, step)
         with self.span("backward"):
             torch.autograd.backward(self.scale(total(terms)))
         return detached(terms), detached(outputs)
+
+    def _forward(self, inputs: Inputs, step: Step) -> tuple[Terms, Outputs]:
+        with self.span("forward"):
+            with self.autocast():
+                outputs: Outputs = self.model(*inputs)
+            return self.criterion(outputs, step), outputs
 
     def _accumulated(self, micro_batches: Sequence[Inputs], step: Step) -> tuple[Terms, Outputs]:
         results: list[tuple[Terms, Outputs]] = []
         for number, micro_batch in enumerate(micro_batches):
             with self._reduced_if(number == self.micro_batches - 1):
-                with self.span("forward"):
-                    with self.autocast():
-                        outputs: Outputs = self.model(*micro_batch)
-                    terms = self.criterion(outputs, step.micro_batch(number, self.micro_batches))
+                part = step.micro_batch(number, self.micro_batches)
+                terms, outputs = self._forward(micro_batch, part)
                 with self.span("backward"):
                     torch.autograd.backward(self.scale(total(terms) / self.micro_batches))
             results.append((detached(terms), detached(outputs)))

@@ -1,5 +1,6 @@
 """Mixed precision: the autocast context of `train.precision`."""
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -36,21 +37,16 @@ def refuse_undefined_gradients(
         return
     for name, layer in network.named_modules():
         if isinstance(layer, nn.Conv2d) and max(layer.stride) > 1 and max(layer.kernel_size) > 1:
-            layer.register_forward_pre_hook(_RefuseSmallInput(name))
+            layer.register_forward_pre_hook(partial(_refuse_small_input, name))
 
 
-class _RefuseSmallInput:
-    """Forward pre-hook of a convolution: refuses training on inputs smaller than the stride."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, layer: nn.Conv2d, inputs: tuple[Any, ...]) -> None:
-        height, width = inputs[0].shape[-2:]
-        small = height < layer.stride[0] or width < layer.stride[1]
-        if small and torch.is_grad_enabled() and layer.weight.requires_grad:
-            raise ValueError(
-                f"train.precision: torch cannot compute bf16 gradients of {self._name} on a CPU, a convolution "
-                f"of stride {layer.stride[0]} over {height} x {width} pixels. Use fp32, or a larger "
-                "backbone.image_size or method.local_size."
-            )
+def _refuse_small_input(name: str, layer: nn.Conv2d, inputs: tuple[Any, ...]) -> None:
+    """Refuse training on inputs of a convolution smaller than its stride."""
+    height, width = inputs[0].shape[-2:]
+    small = height < layer.stride[0] or width < layer.stride[1]
+    if small and torch.is_grad_enabled() and layer.weight.requires_grad:
+        raise ValueError(
+            f"train.precision: torch cannot compute bf16 gradients of {name} on a CPU, a convolution "
+            f"of stride {layer.stride[0]} over {height} x {width} pixels. Use fp32, or a larger "
+            "backbone.image_size or method.local_size."
+        )

@@ -1,7 +1,7 @@
 """Prefetching of views: a GPU renders them on a side stream during the previous step."""
 
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -100,7 +100,7 @@ class ViewPrefetcher:
         return prepared.views
 
     def _prepare(self, batch: Batch, step: int) -> _Prepared:
-        with self._side_stream():
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             try:
                 prepared = _Prepared(batch, self._make(batch, step))
             except Exception as error:  # noqa: BLE001  # raised at its step
@@ -108,9 +108,6 @@ class ViewPrefetcher:
             if self._stream is not None:
                 prepared.ready = self._stream.record_event()
         return prepared
-
-    def _side_stream(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def _make(self, batch: Batch, step: int) -> list[Tensor]:
         with self.timer.span("copy"):

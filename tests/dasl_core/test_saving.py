@@ -253,7 +253,7 @@ def wait_for_write(patch: pytest.MonkeyPatch) -> list[int]:
     def waiting(trainer: Trainer, batch: Any) -> None:
         write = trainer.checkpointer._write
         if trainer.run.progress.step == STEPS and write is not None:
-            write._thread.join(60)
+            write.exception(60)
         step(trainer, batch)
         steps.append(trainer.run.progress.step)
 
@@ -299,7 +299,7 @@ def test_save_after_a_failed_one_comes_soon(
     def count(trainer: Trainer, batch: Any) -> None:
         write = trainer.checkpointer._write
         if write is not None:
-            write._thread.join(60)
+            write.exception(60)
         step(trainer, batch)
         steps.append(trainer.run.progress.step)
 
