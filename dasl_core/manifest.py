@@ -3,8 +3,6 @@
 It is written last, so a folder with a manifest holds a complete checkpoint.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Argument checks, precision and tiling, for losses, regularizers and metrics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

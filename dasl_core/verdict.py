@@ -3,8 +3,6 @@
 Imports only light modules, for the commands.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,7 +1,5 @@
 """Agreement of a clustering with classes: NMI and pairwise F1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

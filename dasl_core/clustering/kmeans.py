@@ -5,8 +5,6 @@ The result does not depend on the number of ranks or the distribution of rows: t
 drawn by the rows' positions in the whole bank, and all sums are in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

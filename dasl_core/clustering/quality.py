@@ -1,7 +1,5 @@
 """Quality metrics of the clustering for DAR's pseudo-labels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

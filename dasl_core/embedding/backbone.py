@@ -1,7 +1,5 @@
 """The backbone of a checkpoint, run as in the evaluations of its training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

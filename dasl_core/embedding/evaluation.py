@@ -1,7 +1,5 @@
 """Evaluation of a trained backbone on another data set, as in training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace

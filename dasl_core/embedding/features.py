@@ -1,7 +1,5 @@
 """Features of all readable images of a data set, batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Memory holds a row group of a Parquet file, or a whole safetensors part, which must be written at once.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exact nearest neighbors among many embeddings, by cosine similarity."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

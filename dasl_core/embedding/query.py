@@ -1,7 +1,5 @@
 """Features of single image files, as in an embedding of a data set."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from pathlib import Path

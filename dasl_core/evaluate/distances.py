@@ -1,7 +1,5 @@
 """Distances between samples of different classes, which the theory of DAR bounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

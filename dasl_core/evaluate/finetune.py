@@ -1,7 +1,5 @@
 """Fine-tuning: the accuracy of a network after training all layers with labels."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Generator, Iterable

@@ -1,7 +1,5 @@
 """Metrics of the health of a representation, which need no labels."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

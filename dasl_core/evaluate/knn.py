@@ -1,7 +1,5 @@
 """Weighted k-nearest-neighbor classification: the standard probe of self-supervised features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

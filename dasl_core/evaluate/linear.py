@@ -1,7 +1,5 @@
 """The linear probe: the accuracy of a linear classifier on frozen features."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Retrieval: recall at K, by cosine similarity."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

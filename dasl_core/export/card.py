@@ -1,7 +1,5 @@
 """The model card: network, training, data, evaluation, and how to load the backbone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dasl_core.spec import ResolvedJobSpec

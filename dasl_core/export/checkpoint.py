@@ -1,7 +1,5 @@
 """The exported network in a checkpoint: weights for timm, ONNX, the head, and their description."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

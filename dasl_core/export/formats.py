@@ -1,7 +1,5 @@
 """Conversion of a downloaded checkpoint to other formats: `dasl export`."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

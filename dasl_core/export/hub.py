@@ -1,7 +1,5 @@
 """Hugging Face's folder layout as used by timm."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The exported network: a plain timm model in float32 on the CPU, and its preprocessing."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`backbone.onnx`: the backbone for ONNX runtimes, checked against torch when it is written."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ expressions, so a .pt2 must come from a trusted source. Users therefore create i
 safetensors, which are safe to load.
 """
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

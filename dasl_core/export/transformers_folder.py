@@ -1,7 +1,5 @@
 """The folder layout of Hugging Face's transformers, for timm's DINOv2 and DINOv3 networks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

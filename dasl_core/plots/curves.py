@@ -1,7 +1,5 @@
 """The curves of a run: losses, accuracies with their baselines, and the state of the embeddings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Data of the plots: neighbors, maps and histograms at every stored evaluation, and thumbnails."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

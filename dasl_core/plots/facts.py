@@ -1,7 +1,5 @@
 """Facts about a run for the titles and captions of plots."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plots of the distributions of distances and norms over the training."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure

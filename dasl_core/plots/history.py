@@ -1,7 +1,5 @@
 """Plot data of each evaluation of a run: neighbors, a map, and histograms."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self

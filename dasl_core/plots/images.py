@@ -1,7 +1,5 @@
 """Images in plots: their pixels, and sheets of thumbnails."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Map of features in two dimensions, as a picture and as data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

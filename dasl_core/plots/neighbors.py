@@ -1,7 +1,5 @@
 """Nearest neighbors of held-out images, as a picture and as data."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """Maps of features: two principal components, with axes aligned between successive maps."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """report.html: the results of a run in one self-contained file without scripts."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Settings of a run as table rows, and those with the value of "auto"."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Style of all plots: colors, type and axes, and saving of figures."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

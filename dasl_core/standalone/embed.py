@@ -1,7 +1,5 @@
 """Embeddings without a service: `dasl embed --data`."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

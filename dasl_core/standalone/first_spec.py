@@ -1,7 +1,5 @@
 """A first spec for a folder of images, with advice in comments: `dasl init`."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import textwrap

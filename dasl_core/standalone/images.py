@@ -1,7 +1,5 @@
 """Image locations of standalone runs, and their index, cached so that a second start reads no image."""
 
-from __future__ import annotations
-
 import hashlib
 import posixpath
 from dataclasses import dataclass, replace
@@ -58,7 +56,7 @@ class ImageLocation:
         path = self.local_path
         return self.uri.rstrip("/") if path is None else str(path)
 
-    def is_same(self, other: ImageLocation) -> bool:
+    def is_same(self, other: "ImageLocation") -> bool:
         """Whether two locations have the same images."""
         return (self._path, self.split) == (other._path, other.split)
 

@@ -1,7 +1,5 @@
 """Inputs of a standalone run: the job and its image locations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A checkpoint is a folder with a manifest of its files' sha256, which is written 
 it is completely on the disk.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

@@ -4,8 +4,6 @@ Uses httpx rather than the package `mlflow-skinny`, which would install FastAPI,
 every worker, follows redirects, retries for minutes, and accepts URIs that are not servers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

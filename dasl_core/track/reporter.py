@@ -1,7 +1,5 @@
 """A reporter that also passes metrics on to trackers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from pathlib import Path

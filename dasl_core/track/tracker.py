@@ -1,7 +1,5 @@
 """Interface of a tracker, and its description of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

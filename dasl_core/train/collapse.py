@@ -16,8 +16,6 @@ as many good ones. Most networks look collapsed at the start, so an alarm is arm
 good, or after a tenth of the training.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Early stopping when evaluations no longer improve."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

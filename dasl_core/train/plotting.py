@@ -1,7 +1,5 @@
 """Plots of a run: their data is collected at each evaluation, and drawn at the end."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

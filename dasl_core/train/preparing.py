@@ -1,7 +1,5 @@
 """First phase of a run: decoding of images into the cache, which may take hours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
