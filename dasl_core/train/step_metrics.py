@@ -47,7 +47,9 @@ class StepMetrics:
         self.use = MachineUse(device)
         self.length, self.progress, self.reporter = length, progress, reporter
         self.on_collapse = on_collapse
-        self._buffer = MetricBuffer(length.batch_size, device)
+        self.device = device
+        self._pending: list[dict[str, Tensor]] = []  # scalars of the steps since the last report
+        self._since = time.perf_counter()
         self._alarm = CollapseAlarm()
         self._latest: dict[str, float] | None = None  # of the last reported step
         self._times = Times(0.0, {})  # between the last two reports
@@ -66,14 +68,14 @@ class StepMetrics:
             spread: whether to add the expensive statistics, too.
         """
         metrics = embedding_statistics(embeddings) | metrics
-        self._buffer.add(metrics | spread_statistics(embeddings) if spread else metrics)
+        self._pending.append(metrics | spread_statistics(embeddings) if spread else metrics)
 
     def report(self) -> dict[str, float]:
         """Report all buffered steps; return the metrics of the last one, if any.
 
         All ranks must call this after the same steps.
         """
-        values = self._buffer.flush()
+        values = self._flush()
         if not values:
             return {}
         first = self.progress.step - len(values) + 1
@@ -101,8 +103,7 @@ class StepMetrics:
         """Report the last step's time shares again, including the time since then."""
         if self._latest is None:
             return
-        values = time_metrics(self._times + self.timer.report())
-        self.reporter.metrics([{"step": self.progress.step, "time": time.time(), "values": values}])
+        self._report_values(time_metrics(self._times + self.timer.report()))
 
     def report_progress(self) -> None:
         """Report the position, with the newest metrics of a step and of an evaluation."""
@@ -132,10 +133,10 @@ class StepMetrics:
     def report_clusters(self, quality: dict[str, float]) -> None:
         """Report the quality of a new clustering, if any."""
         if quality:
-            values = {f"clusters_{name}": value for name, value in quality.items()}
-            self.reporter.metrics(
-                [{"step": self.progress.step, "time": time.time(), "values": values}]
-            )
+            self._report_values({f"clusters_{name}": value for name, value in quality.items()})
+
+    def _report_values(self, values: dict[str, float]) -> None:
+        self.reporter.metrics([{"step": self.progress.step, "time": time.time(), "values": values}])
 
     def watch_collapse(self, metrics: dict[str, float]) -> None:
         """Feed the collapse alarm; report its alarms, and record one that must end the run.
@@ -164,29 +165,12 @@ class StepMetrics:
 
     def reset_timer(self) -> None:
         """Exclude the time since the last report from the throughput (evaluation, checkpointing)."""
-        self._buffer.reset_timer()
-
-
-class MetricBuffer:
-    """Scalars of the steps since the last flush, on the device.
-
-    Args:
-        batch_size: global batch size, for the throughput.
-    """
-
-    def __init__(self, batch_size: int, device: torch.device) -> None:
-        self.batch_size, self.device = batch_size, device
-        self._pending: list[dict[str, Tensor]] = []
         self._since = time.perf_counter()
 
-    def add(self, metrics: dict[str, Tensor]) -> None:
-        """Buffer the scalars of one step."""
-        self._pending.append(metrics)
-
-    def flush(self) -> list[dict[str, float]]:
+    def _flush(self) -> list[dict[str, float]]:
         """Return and clear the buffered steps, oldest first, as means over ranks with ``images_per_second``.
 
-        Waits for the device. All ranks must call it after the same steps.
+        Waits for the device.
         """
         pending, self._pending = self._pending, []
         if not pending:
@@ -201,17 +185,13 @@ class MetricBuffer:
         ]
         table = mean_over_ranks(torch.stack(rows), all_ranks()).tolist()
         now = time.perf_counter()
-        speed = len(table) * self.batch_size / max(now - self._since, 1e-9)
+        speed = len(table) * self.length.batch_size / max(now - self._since, 1e-9)
         self._since = now
         return [
             {name: value for name, value in zip(names, row, strict=True) if name in metrics}
             | {"images_per_second": speed}
             for row, metrics in zip(table, pending, strict=True)
         ]
-
-    def reset_timer(self) -> None:
-        """Start timing the next steps now."""
-        self._since = time.perf_counter()
 
 
 def time_metrics(times: Times) -> dict[str, float]:

@@ -8,12 +8,10 @@ from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import EmbeddingNetwork
-from dasl_core.spec import ResolvedEvaluate
 from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.early_stop import EarlyStop, early_stop, stop_score
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.plotting import Plotter
-from dasl_core.train.progress import Progress
 from dasl_core.train.run import Run
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.verdict import Anchors, judge
@@ -37,35 +35,25 @@ class Validator:
     plotter: Plotter
 
     @property
-    def settings(self) -> ResolvedEvaluate:
-        """`evaluate` of the spec."""
-        return self.run.spec.evaluate
-
-    @property
-    def progress(self) -> Progress:
-        """The position and records of the run."""
-        return self.run.progress
-
-    @property
     def trains_at_end(self) -> bool:
         """Whether the final evaluation trains a probe or the network."""
         return self.evaluator is not None and self.evaluator.trains_at_end
 
     def is_due(self, epochs: int) -> bool:
         """Whether the backbone is evaluated after this many epochs."""
-        return epochs % self.settings.every_epochs == 0
+        return epochs % self.run.spec.evaluate.every_epochs == 0
 
     def is_owed(self) -> bool:
         """Whether a resumed run was stopped between an epoch and its evaluation."""
-        step = self.progress.step
+        step = self.run.progress.step
         epochs, steps = divmod(step, self.run.length.steps_per_epoch)
-        between = steps == 0 and self.progress.branched_at < step < self.run.length.total_steps
+        between = steps == 0 and self.run.progress.branched_at < step < self.run.length.total_steps
         return between and self.is_due(epochs) and not self.has_measured(step)
 
     def has_measured(self, step: int) -> bool:
         """Whether everything is measured after this step."""
         return self.evaluator is None or any(
-            record["step"] == step for record in self.progress.evaluations
+            record["step"] == step for record in self.run.progress.evaluations
         )
 
     def evaluate_baselines(self) -> None:
@@ -74,10 +62,8 @@ class Validator:
         if self.evaluator is None:
             return
         images = len(self.run.data.held_out)
-        start: Literal["untrained", "start"] = "untrained"
-        network = "untrained network"
-        if self.run.spec.backbone.may_have_weights:
-            start, network = "start", "weights to start from"
+        has_weights = self.run.spec.backbone.may_have_weights
+        network = "weights to start from" if has_weights else "untrained network"
         self.run.reporter.phase(
             "baselines", f"Evaluating the {network} on {images} held-out images"
         )
@@ -85,9 +71,9 @@ class Validator:
             baseline = self.evaluator.raw_pixels()
         if baseline:
             self._record("raw", baseline)
-        self.evaluate(start)
+        self.evaluate("start" if has_weights else "untrained")
         if (stop := self.run.spec.train.stop) is not None:
-            stop_score(stop, self.progress.evaluations[-1]["metrics"])  # fails before training
+            stop_score(stop, self.run.progress.evaluations[-1]["metrics"])  # fails before training
 
     def early_stop(self) -> EarlyStop | None:
         """Return why the training ends by `train.stop` at the newest evaluation; None: it continues."""
@@ -96,19 +82,19 @@ class Validator:
             return None
         # A frozen backbone cannot improve.
         frozen_steps = train.head_only_epochs * self.run.length.steps_per_epoch
-        before = max(self.progress.branched_at, frozen_steps)
+        before = max(self.run.progress.branched_at, frozen_steps)
         return early_stop(
             train.stop,
             [
                 record
-                for record in self.progress.evaluations
-                if record["subject"] == self.settings.on and record["step"] > before
+                for record in self.run.progress.evaluations
+                if record["subject"] == self.run.spec.evaluate.on and record["step"] > before
             ],
         )
 
     def evaluate_at_end(self) -> None:
         """Run the final evaluation, unless the last evaluation measured everything."""
-        if self.trains_at_end or not self.has_measured(self.progress.step):
+        if self.trains_at_end or not self.has_measured(self.run.progress.step):
             self.evaluate("backbone", final=True)
             self.metrics.report_times()  # no step follows
 
@@ -128,7 +114,7 @@ class Validator:
         """
         if self.evaluator is None:
             return
-        of_embedding = subject == "backbone" and self.settings.on == "embedding"
+        of_embedding = subject == "backbone" and self.run.spec.evaluate.on == "embedding"
         observer = self.observer()
         try:
             with self.metrics.timer.span("evaluation"):
@@ -149,39 +135,40 @@ class Validator:
                     embedding |= {k: v for k, v in metrics.items() if k.startswith("finetune_")}
         except NotFiniteError as error:
             # The last update broke the weights, and no loss was computed after it.
-            raise self.guard.error(f"after step {self.progress.step}, {error}") from error
+            raise self.guard.error(f"after step {self.run.progress.step}, {error}") from error
         self._record(subject, metrics)
         # Last, because progress and checkpoints show the newest record.
         if embedding is not None:
             self._record("embedding", embedding)
         if observer is not None:
             newest: Subject = subject if embedding is None else "embedding"
-            observer.record(self.progress.step, self.run.epoch, newest)
+            observer.record(self.run.progress.step, self.run.epoch, newest)
         # Includes the initial network, as a reference for a falling rank.
         watched: dict[str, float] = {
             "effective_rank": metrics.get("effective_rank", math.nan),
-            # The number of images limits the rank.
-            "embedding_dim": min(
-                feature_width(self.method.representation), len(self.run.data.held_out)
-            ),
+            "embedding_dim": self._largest_rank(),
         }
         if self.run.spec.method.supervised and self.run.data.num_classes is not None:
             watched["num_classes"] = self.run.data.num_classes
         self.metrics.watch_collapse(watched)
         self.metrics.reset_timer()
 
+    def _largest_rank(self) -> int:
+        """Return the largest possible effective rank, which the number of images limits, too."""
+        return min(feature_width(self.method.representation), len(self.run.data.held_out))
+
     def judge(self) -> None:
         """Record and report the verdict on the finished training, if anything was measured."""
         in_gallery = None if self.evaluator is None else self.evaluator.in_gallery
         verdict = judge(
-            self.progress.evaluations,
+            self.run.progress.evaluations,
             self.metrics.collapsed,
             len(self.run.data.held_out),
             queries=None if in_gallery is None else int((~in_gallery).sum()),
             anchors=self.anchors(),
         )
         if verdict is not None:
-            self.progress.verdict = verdict.as_dict()
+            self.run.progress.verdict = verdict.as_dict()
             self.run.reporter.event("verdict", f"Verdict: {verdict.message}", verdict.as_dict())
 
     def repeat_final_reports(self) -> None:
@@ -189,23 +176,19 @@ class Validator:
 
         The earlier process may not have delivered its reports.
         """
-        for record in self.progress.evaluations:
-            if record["step"] == self.progress.step:
-                self.run.reporter.evaluation(
-                    record["step"], record["epoch"], record["subject"], record["metrics"]
-                )
-        verdict = self.progress.verdict
+        for record in self.run.progress.evaluations:
+            if record["step"] == self.run.progress.step:
+                self.run.reporter.evaluation(**record)
+        verdict = self.run.progress.verdict
         if verdict is not None:
             self.run.reporter.event("verdict", f"Verdict: {verdict['message']}", verdict)
 
     def anchors(self) -> Anchors:
         """Return the reference values for this run's metrics, in addition to its baselines."""
-        if self.evaluator is None:
-            chance, rank = {}, None
-        else:
-            chance = self.evaluator.chance()
-            rank = min(feature_width(self.method.representation), len(self.run.data.held_out))
-        means = self.progress.epochs[-1] if self.progress.epochs else {}
+        chance, rank = {}, None
+        if self.evaluator is not None:
+            chance, rank = self.evaluator.chance(), self._largest_rank()
+        means = self.run.progress.epochs[-1] if self.run.progress.epochs else {}
         return Anchors(
             chance=chance,
             largest_rank=rank,
@@ -222,9 +205,9 @@ class Validator:
         self.plotter.publish(self.anchors())
 
     def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
-        step, epoch = self.progress.step, self.run.epoch
+        step, epoch = self.run.progress.step, self.run.epoch
         # The final evaluation of a run that stopped early replaces the one that stopped it.
-        evaluations = self.progress.evaluations
+        evaluations = self.run.progress.evaluations
         evaluations[:] = [e for e in evaluations if (e["step"], e["subject"]) != (step, subject)]
         evaluations.append({"step": step, "epoch": epoch, "subject": subject, "metrics": metrics})
         self.run.reporter.evaluation(step, epoch, subject, metrics)
@@ -232,7 +215,7 @@ class Validator:
 
     def _report_unmeasured(self) -> None:
         """Report the metrics that this run will not measure, and why."""
-        settings = self.settings
+        settings = self.run.spec.evaluate
         if self.evaluator is None:
             images = len(self.run.data.index)
             fraction = 0.0 if settings.holdout is None else settings.holdout.fraction
