@@ -106,17 +106,8 @@ class ModelRun:
             images.check(self.start.dataset.name)
         finally:
             images.close()
-        embedded = count - len(images.unreadable)
         left_out = sorted(images.unreadable)[:10]
-        return {
-            "images": embedded,
-            "shape": list(images.shape),
-            "unreadable": len(images.unreadable),
-            "unreadable_images": [index.paths[position] for position in left_out],
-            "seconds": round(seconds, 3),
-            "images_per_second": round(embedded / max(seconds, 1e-9), 1),
-            "device": self.device.type,
-        }
+        return images.facts(seconds) | {"unreadable_images": [index.paths[at] for at in left_out]}
 
     def _evaluate(self, checkpoint: Path, folder: Path) -> Result:
         from dasl_core.data.cache import cache_root

@@ -106,28 +106,17 @@ class ApiReporter:
         uri = f"{self._uri}/checkpoints/step-{step:09d}"
         if self._saved_step == step:  # saved before the final evaluation, now with its metrics
             uri += "-final"
-        metrics = finite(metrics)
-        about = {
-            "job": self._job,
-            "attempt": self._attempt,
-            "step": step,
-            "epoch": epoch,
-            "final": final,
-            "metrics": metrics,
-        }
-        files = upload_checkpoint(folder, uri, about, self._count_work)
+        about: dict[str, Any] = {
+            "step": step, "epoch": epoch, "final": final, "metrics": finite(metrics)
+        }  # fmt: skip
+        run = {"job": self._job, "attempt": self._attempt}
+        files = upload_checkpoint(folder, uri, run | about, self._count_work)
         self._saved_step = step
         size = sum(entry.size for entry in files) / 1e6
         logger.info("checkpoint of step %d is written, %.1f MB", step, size)
         self._queue.put(
             lambda patience: self._client.checkpoint(
-                step=step,
-                epoch=epoch,
-                uri=uri,
-                files=files,
-                metrics=metrics,
-                final=final,
-                patience=patience,
+                uri=uri, files=files, patience=patience, **about
             ),
             required=True,
         )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -100,6 +101,18 @@ class ImagesWithFeatures:
                 if batch.keys:
                     yield batch
                 on_done(left_out + start + len(positions))
+
+    def facts(self, seconds: float) -> dict[str, Any]:
+        """Return facts about the embedding, JSON-ready, after all `batches` in a number of seconds."""
+        embedded = len(self.index) - len(self.unreadable)
+        return {
+            "images": embedded,
+            "shape": list(self.shape),
+            "unreadable": len(self.unreadable),
+            "seconds": round(seconds, 3),
+            "images_per_second": round(embedded / max(seconds, 1e-9), 1),
+            "device": self.backbone.device.type,
+        }
 
     def _batch(
         self, positions: np.ndarray, features: Tensor, normalize: bool, dtype: EmbeddingType

@@ -56,15 +56,7 @@ def embed(
             images.close()
     except (ValueError, OSError) as error:
         return str(error)
-    embedded = len(index) - len(images.unreadable)
-    return {
-        "images": embedded,
-        "shape": list(images.shape),
-        "unreadable": len(images.unreadable),
-        "seconds": round(seconds, 3),
-        "images_per_second": round(embedded / max(seconds, 1e-9), 1),
-        "device": device.type,
-    }
+    return images.facts(seconds)
 
 
 def _move(files: list[Path], output: Path) -> None:
