@@ -1,6 +1,7 @@
 """k-means over rows that are distributed over ranks, and metrics of clusterings."""
 
 from dasl_core.clustering.agreement import (
+    cluster_quality,
     clustering_metrics,
     nmi,
     normalized_mutual_information,
@@ -8,7 +9,6 @@ from dasl_core.clustering.agreement import (
     pairwise_precision_recall,
 )
 from dasl_core.clustering.kmeans import Clustering, cluster
-from dasl_core.clustering.quality import cluster_quality
 
 __all__ = [
     "Clustering",

@@ -58,7 +58,7 @@ def _ridges(
     axes.plot(means, levels, color=style.ORANGE, linewidth=1.2, marker="|", markersize=9, markeredgewidth=2, zorder=100)  # fmt: skip
     axes.set_yticks(levels, ["Start" if e.step == 0 else f"Epoch {e.epoch:g}" for e in evaluations])
     style.label_lines(figure, axes, [(y, f"{mean:.3g}", style.ORANGE) for y, mean in zip(levels, means, strict=True)])  # fmt: skip
-    axes.annotate("mean", (1, 1), xytext=(5, -2), xycoords="axes fraction", textcoords="offset points", fontsize=7.5, color=style.ORANGE)  # fmt: skip
+    style.annotate(axes, "mean", (1, 1), (5, -2), fontsize=7.5, color=style.ORANGE)
     axes.set_ylim(-0.15, len(evaluations) - 1 + _HEIGHT + 0.1)
     axes.grid(axis="y", visible=False)
     axes.set_xlim(low, high)

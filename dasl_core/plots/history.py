@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+import torch
 
 from dasl_core.vocabulary import Subject
 
 # Number of stored evaluations; a map of 4,096 images takes 32 KiB in a training state.
 MOST_EVALUATIONS = 24
 BINS = 64
+_ARRAYS = ("neighbors", "similarities", "map")
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,10 @@ class History:
         return self.evaluations[:: max(1, len(self.evaluations) - 1)]
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the state, JSON-ready except for arrays."""
+        """Return the state, JSON-ready except for tensors."""
         return [
             vars(shown)
+            | {name: torch.from_numpy(getattr(shown, name)) for name in _ARRAYS}
             | {
                 "distances": None if shown.distances is None else vars(shown.distances),
                 "norms": vars(shown.norms),
@@ -100,20 +103,16 @@ class History:
         ]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
-        """Restore a `state_dict`; arrays may have become lists."""
-        self.evaluations = [_restored(evaluation) for evaluation in state]
-
-
-def _restored(state: dict[str, Any]) -> Shown:
-    distances = state["distances"]
-    return Shown(
-        **state
-        | {
-            "neighbors": np.asarray(state["neighbors"], np.int64),
-            "similarities": np.asarray(state["similarities"], np.float32),
-            "map": np.asarray(state["map"], np.float32),
-            "explained": tuple(state["explained"]),
-            "distances": None if distances is None else Histogram(**distances),
-            "norms": Histogram(**state["norms"]),
-        }
-    )
+        """Restore a `state_dict`."""
+        self.evaluations = [
+            Shown(
+                **shown
+                | {name: shown[name].numpy() for name in _ARRAYS}
+                | {
+                    "explained": tuple(shown["explained"]),
+                    "distances": shown["distances"] and Histogram(**shown["distances"]),
+                    "norms": Histogram(**shown["norms"]),
+                }
+            )
+            for shown in state
+        ]

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -78,16 +79,16 @@ def plain(axes: Axes, title: str, note: str = "") -> None:
         title, loc="left", fontsize=10, color=INK, pad=17 if note else 6, parse_math=False
     )
     if note:
-        axes.annotate(
-            note,
-            (0, 1),
-            xytext=(0, 4),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            fontsize=7.5,
-            color=MUTED,
-            parse_math=False,
-        )
+        annotate(axes, note, (0, 1), (0, 4), fontsize=7.5, color=MUTED)
+
+
+def annotate(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any
+) -> None:
+    """Write a text at a place given as shares of the axes, moved by an offset in points."""
+    axes.annotate(
+        text, at, offset, xycoords="axes fraction", textcoords="offset points", parse_math=False, **style
+    )  # fmt: skip
 
 
 def epochs_axis(axes: Axes, last: float) -> None:
@@ -115,17 +116,7 @@ def label_lines(figure: Figure, axes: Axes, labels: list[tuple[float, str, str]]
         for i in range(len(at) - 2, -1, -1):
             at[i] = min(at[i], at[i + 1] - needed)
     for y, (_, text, color) in zip(at, places, strict=True):
-        axes.annotate(
-            text,
-            (1, y),
-            xytext=(5, 0),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=color,
-            parse_math=False,
-        )
+        annotate(axes, text, (1, y), (5, 0), va="center", fontsize=8, color=color)
 
 
 def to_svg(figure: Figure, name: str) -> str:

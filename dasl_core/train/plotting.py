@@ -147,10 +147,7 @@ class Plotter:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the history, for the training state."""
-        return [
-            shown | {name: torch.from_numpy(shown[name]) for name in ("neighbors", "similarities", "map")}
-            for shown in self.history.state_dict()
-        ]  # fmt: skip
+        return self.history.state_dict()
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
         """Restore a `state_dict` if it belongs to the same images."""

@@ -12,7 +12,7 @@ import pytest
 
 from dasl_core.track import delivery as module
 from dasl_core.track.delivery import Delivery
-from dasl_core.track.thinning import Thinner
+from dasl_core.track.reporter import Thinner
 from dasl_core.track.tracker import Ending, Point, TrackerUnusable
 from tests.support.polling import wait_for
 from tests.support.training_world import Recorder
