@@ -67,11 +67,6 @@ class RunFacts:
         ]
         return " · ".join(parts)
 
-    @property
-    def trained_subject(self) -> Subject:
-        """The subject that the plots show after training."""
-        return "embedding" if self.spec.evaluate.on == "embedding" else "backbone"
-
     def series(self, metric: str, *subjects: Subject) -> list[tuple[float, float]]:
         """Return (epoch, value) of a metric at the start and at all evaluations of some subjects."""
         return [

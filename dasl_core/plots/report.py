@@ -97,10 +97,9 @@ def _verdict(run: RunFacts) -> str:
 
 def _key_figures(run: RunFacts) -> str:
     """Build a table of the last evaluation and its baselines."""
-    subject = run.trained_subject
     rows = []
     for metric in _SHOWN:
-        trained = run.series(metric, subject)
+        trained = run.series(metric, run.spec.evaluate.on)
         if not trained:
             continue
         last = trained[-1][1]

@@ -49,10 +49,6 @@ class ProgressPrinter(NullReporter):
         """Print the message."""
         print_line(message)
 
-    def keepalive(self) -> Desired:
-        """Return `desired`; standalone runs need no liveness signal."""
-        return self.desired()
-
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
         """Print the event."""
         print_line(f"{type}: {message.removeprefix(f'{type.capitalize()}: ')}")

@@ -109,21 +109,45 @@ def build_trainer(
         ValueError: the spec cannot run on this data; the message says why.
     """
     spec, device = run.spec, run.device
-    evaluator = _build_evaluator(run)
+    train = spec.train
+    evaluator = None
+    if len(run.data.held_out):
+        encoder = ImageEncoder(
+            spec, device, keepalive=run.reporter.keepalive, check=run.interruption.check_work
+        )
+        evaluator = Evaluator(spec.evaluate, encoder, run.data.train, run.data.held_out)
     method = _seeded_method(run, backbone)
-    refuse_undefined_gradients(method, spec.train.precision, device)
+    refuse_undefined_gradients(method, train.precision, device)
     criterion = Criterion(
         spec.method.name,
         method,
         spec.active_regularizers(),
-        spec.train.seed,
+        train.seed,
         device,
         build_pseudo_labels(spec, run.data),
     )
-    updater = _build_updater(run, method, criterion)
+    is_scaled = train.precision == "fp16"
+    updater = Updater(
+        build_optimizer(train.optimizer, method, learning_rate_factors(train.optimizer, method)),
+        train.clip,
+        [*method.buffers(), *criterion.buffers()],
+        device,
+        scaled=is_scaled,
+        deferred=device.type == "cuda" and not is_scaled,
+    )
+    gradients = GradientComputer(
+        wrap_ddp(method, run.timer),
+        method,
+        criterion,
+        micro_batches=train.micro_batches,
+        is_mean=criterion.is_mean,
+        autocast=partial(autocast, train.precision, device),
+        scale=updater.scaler.scale,
+        span=run.timer.span,
+    )
     watch = InputWatch(run.data.reading(run.threads, device))
     metrics = StepMetrics(
-        run.length, run.progress, run.reporter, device, spec.train.collapse, run.timer, watch
+        run.length, run.progress, run.reporter, device, train.collapse, run.timer, watch
     )
     guard = DivergenceGuard(run, flush=metrics.report)
     plotter = Plotter(run, evaluator)
@@ -133,7 +157,7 @@ def build_trainer(
         run,
         method,
         criterion,
-        _build_gradients(run, method, criterion, updater),
+        gradients,
         updater,
         metrics,
         guard,
@@ -142,19 +166,6 @@ def build_trainer(
         ViewPrefetcher(maker, device, run.timer),
         Outcomes(STEPS_IN_FLIGHT if updater.deferred else 0),
     )
-
-
-def _build_evaluator(run: Run) -> Evaluator | None:
-    """Build the evaluator on held-out images, if there are any."""
-    if not len(run.data.held_out):
-        return None
-    encoder = ImageEncoder(
-        run.spec,
-        run.device,
-        keepalive=run.reporter.keepalive,
-        check=run.interruption.check_work,
-    )
-    return Evaluator(run.spec.evaluate, encoder, run.data.train, run.data.held_out)
 
 
 def _seeded_method(run: Run, backbone: nn.Module | None) -> Method:
@@ -178,33 +189,3 @@ def _seeded_method(run: Run, backbone: nn.Module | None) -> Method:
             network.compile()
     torch.manual_seed(derive_seed(spec.train.seed, "rank", rank()))
     return method
-
-
-def _build_updater(run: Run, method: Method, criterion: Criterion) -> Updater:
-    train, device = run.spec.train, run.device
-    rates = learning_rate_factors(train.optimizer, method)
-    is_scaled = train.precision == "fp16"
-    return Updater(
-        build_optimizer(train.optimizer, method, rates),
-        train.clip,
-        [*method.buffers(), *criterion.buffers()],
-        device,
-        scaled=is_scaled,
-        deferred=device.type == "cuda" and not is_scaled,
-    )
-
-
-def _build_gradients(
-    run: Run, method: Method, criterion: Criterion, updater: Updater
-) -> GradientComputer:
-    train = run.spec.train
-    return GradientComputer(
-        wrap_ddp(method, run.timer),
-        method,
-        criterion,
-        micro_batches=train.micro_batches,
-        is_mean=criterion.is_mean,
-        autocast=partial(autocast, train.precision, run.device),
-        scale=updater.scaler.scale,
-        span=run.timer.span,
-    )

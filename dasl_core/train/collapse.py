@@ -24,6 +24,8 @@ from typing import Any, Literal, get_args
 
 Cause = Literal["uniform_output", "constant_output", "dimensional_collapse", "norm_explosion"]
 Verdict = Literal["good", "between", "bad"]
+Judged = tuple[Verdict | None, dict[str, float]]
+"""A verdict, None if its metrics are missing, and the metrics that show it."""
 
 # Grace period for a metric that was never good, as a share of the training.
 GRACE = 0.1
@@ -159,7 +161,7 @@ class CollapseAlarm:
         watch.raised = watch.bad_in_a_row >= patience
         return watch.raised
 
-    def _uniform(self, metrics: Mapping[str, float]) -> tuple[Verdict | None, dict[str, float]]:
+    def _uniform(self, metrics: Mapping[str, float]) -> Judged:
         most = _most_entropy(metrics)
         name = _first(metrics, "output_entropy", "loss_dino", "loss_swav")
         if most is None or name is None:
@@ -169,7 +171,7 @@ class CollapseAlarm:
             metrics[name], good_below=UNIFORM_GOOD * most, bad_above=UNIFORM_BAD * most
         ), evidence
 
-    def _constant(self, metrics: Mapping[str, float]) -> tuple[Verdict | None, dict[str, float]]:
+    def _constant(self, metrics: Mapping[str, float]) -> Judged:
         evidence: dict[str, float] = {}
         verdicts: list[Verdict] = []
         spread = _spread(metrics)
@@ -191,7 +193,7 @@ class CollapseAlarm:
             return "bad", evidence
         return ("between" if "between" in verdicts else "good"), evidence
 
-    def _rank(self, metrics: Mapping[str, float]) -> tuple[Verdict | None, dict[str, float]]:
+    def _rank(self, metrics: Mapping[str, float]) -> Judged:
         if "effective_rank" not in metrics or "embedding_dim" not in metrics:
             return None, {}
         rank, dimensions = metrics["effective_rank"], metrics["embedding_dim"]
@@ -204,9 +206,7 @@ class CollapseAlarm:
         limit = max(few, min(RANK_OF_BEST * best, RANK_OF_DIMENSIONS * dimensions))
         return _judge(-rank, good_below=-2 * limit, bad_above=-limit), evidence
 
-    def _norm(
-        self, metrics: Mapping[str, float], progress: float
-    ) -> tuple[Verdict | None, dict[str, float]]:
+    def _norm(self, metrics: Mapping[str, float], progress: float) -> Judged:
         if "embedding_norm" not in metrics:
             return None, {}
         norm = min(metrics["embedding_norm"], sys.float_info.max)  # JSON has no infinity

@@ -121,13 +121,6 @@ class TrainingData:
             if unreadable:
                 self.unreadable[name] = len(unreadable)
 
-    def report_damaged(self, reporter: Reporter) -> None:
-        """Report the excluded images that cannot be decoded."""
-        for name, damaged in self.damaged.items():
-            if damaged:
-                message, data = damaged_event(name, self.sets[name].index, damaged)
-                reporter.event("images_damaged", message, data)
-
     def reading(self, threads: int, device: torch.device) -> Reading:
         """Describe how this rank reads the training images, with this many threads."""
         canvases = self.train.canvases
@@ -221,10 +214,20 @@ def open_sets(
     return {spec.dataset: train, spec.evaluate.dataset: evaluate}
 
 
-def report_cache(
-    sets: dict[str, Canvases], reporter: Reporter, control: dist.ProcessGroup | None
+def report_images(
+    sets: dict[str, Canvases],
+    damaged: dict[str, dict[int, str]],
+    reporter: Reporter,
+    control: dist.ProcessGroup | None,
 ) -> None:
-    """Report data sets that are stored in shards, or decoded in every epoch on any rank."""
+    """Report excluded images, and data sets that are stored in shards, or decoded in every epoch on any rank.
+
+    Args:
+        damaged: images that cannot be decoded, with the reasons, by data set.
+    """
+    for name, images in damaged.items():
+        if images:
+            reporter.event("images_damaged", *damaged_event(name, sets[name].index, images))
     for name, canvases in sets.items():
         if (stored := canvases.stored) is not None:
             coding, size = stored

@@ -31,20 +31,6 @@ class Outcome:
     age: int
 
 
-@dataclass(frozen=True)
-class _Pending:
-    step: int
-    indices: Tensor
-    updated: Tensor | bool
-    overflowed: bool
-    computed: torch.cuda.Event | None
-
-    def wait(self) -> bool:
-        if self.computed is not None:
-            self.computed.synchronize()
-        return bool(self.updated)
-
-
 class Outcomes:
     """The outcomes of steps, in order, each after a fixed number of further steps.
 
@@ -56,7 +42,9 @@ class Outcomes:
 
     def __init__(self, in_flight: int) -> None:
         self.in_flight = in_flight
-        self._pending: deque[_Pending] = deque()
+        # Step, indices, updated, overflowed, and when `updated` is computed.
+        self._pending: deque[tuple[int, Tensor, Tensor | bool, bool, torch.cuda.Event | None]]
+        self._pending = deque()
 
     def record(
         self, step: int, indices: Tensor, updated: Tensor | bool, *, overflowed: bool
@@ -71,7 +59,7 @@ class Outcomes:
             with torch.cuda.device(updated.device):
                 updated = updated.to("cpu", non_blocking=True)
                 computed = torch.cuda.current_stream().record_event()
-        self._pending.append(_Pending(step, indices, updated, overflowed, computed))
+        self._pending.append((step, indices, updated, overflowed, computed))
 
     def take_due(self, *, wait: bool) -> Iterator[Outcome]:
         """Yield the outcomes that are due, oldest first; waits until the device has computed them.
@@ -80,6 +68,7 @@ class Outcomes:
             wait: whether the steps in flight are due, too.
         """
         while len(self._pending) > (0 if wait else self.in_flight):
-            first = self._pending.popleft()
-            updated = first.wait()
-            yield Outcome(first.step, first.indices, updated, first.overflowed, len(self._pending))
+            step, indices, updated, overflowed, computed = self._pending.popleft()
+            if computed is not None:
+                computed.synchronize()
+            yield Outcome(step, indices, bool(updated), overflowed, len(self._pending))

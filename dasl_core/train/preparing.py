@@ -11,10 +11,9 @@ from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
 from dasl_core.data.cache_build import OnRead
 from dasl_core.data.canvases import Canvases
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.unreadable import damaged_event
 from dasl_core.distributed import gather_objects
 from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.data import damaged_images, open_sets, report_cache
+from dasl_core.train.data import damaged_images, open_sets, report_images
 from dasl_core.train.interruption import Interrupted, Interruption
 from dasl_core.train.progress import Progress
 from dasl_core.train.reporter import Reporter
@@ -127,10 +126,8 @@ def prepare(
         sets = open_images(spec, index, evaluate_on, interruption, cache, evaluate_cache, threads=1)
     except Interrupted as stop:
         return stop.outcome
-    for name, canvases in sets.items():
-        if damaged := damaged_images(canvases, None):
-            reporter.event("images_damaged", *damaged_event(name, canvases.index, damaged))
-    report_cache(sets, reporter, None)
+    damaged = {name: damaged_images(canvases, None) for name, canvases in sets.items()}
+    report_images(sets, damaged, reporter, None)
     for canvases in sets.values():
         canvases.close()
     for name, canvases in sets.items():

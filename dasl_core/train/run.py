@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.data import TrainingData, report_cache
+from dasl_core.train.data import TrainingData, report_images
 from dasl_core.train.data_parallel import control_group
 from dasl_core.train.interruption import Interruption
 from dasl_core.train.preparing import open_images
@@ -97,7 +97,6 @@ def open_run(
         spec, index, evaluate_on, interruption, files.cache, files.evaluate_cache, threads
     )
     data = TrainingData.select(spec, sets, control)
-    data.report_damaged(reporter)
-    report_cache(sets, reporter, control)
+    report_images(sets, data.damaged, reporter, control)
     timer = StepTimer(device)
     return Run(spec, files, device, threads, data, progress, reporter, control, interruption, timer)

@@ -41,13 +41,8 @@ class StateCopy:
         (folder / STRUCTURE).write_text(json.dumps(self.structure), encoding="utf-8")
 
 
-def save_state(state: dict[str, Any], folder: Path) -> None:
-    """Write nested dicts, lists, numbers, strings and tensors to two files in `folder`."""
-    StateCopy.copy(state).write(folder)
-
-
 def load_state(folder: Path) -> dict[str, Any]:
-    """Read the files that `save_state` wrote; tensors are on the CPU.
+    """Read the files of `StateCopy.write`; tensors are on the CPU.
 
     Raises:
         ValueError: a file is missing or damaged.

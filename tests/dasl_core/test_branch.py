@@ -14,7 +14,7 @@ from dasl_core.methods import build_method
 from dasl_core.spec import METHODS, DatasetFacts, JobSpec, branch_problems, resolve
 from dasl_core.spec.branch import shape_fields
 from dasl_core.train.checkpointing import TrainingState
-from dasl_core.train.serialization import load_state, save_state
+from dasl_core.train.serialization import StateCopy, load_state
 from dasl_core.train.validation import Validator
 from tests.support.training_world import SMALL, Recorder, assert_same, resolved, run, tiny_spec
 
@@ -177,7 +177,7 @@ def test_branch_may_change_number_of_ranks(
 ) -> None:
     state = load_state(source.last_checkpoint)
     state["ranks"] *= 2
-    save_state(state, tmp_path)
+    StateCopy.copy(state).write(tmp_path)
     spec = resolved(pictures, **changed())
     with pytest.raises(ValueError, match="other settings"):
         run(spec, pictures, cache, Recorder(tmp_path / "exact"), tmp_path)

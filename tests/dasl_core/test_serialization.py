@@ -20,8 +20,8 @@ from dasl_core.train.optim import build_optimizer
 from dasl_core.train.serialization import (
     STRUCTURE,
     TENSORS,
+    StateCopy,
     load_state,
-    save_state,
 )
 from tests.support.training_world import assert_same
 
@@ -59,7 +59,7 @@ VALUE = st.recursive(
 @given(st.dictionaries(KEY, VALUE, max_size=4))
 def test_state_round_trip(state: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        save_state(state, Path(folder))
+        StateCopy.copy(state).write(Path(folder))
         assert_same(state, load_state(Path(folder)), "state")
 
 
@@ -92,7 +92,9 @@ def test_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
     model, optimizer = build()
     step(model, optimizer, 0)
     step(model, optimizer, 1)
-    save_state({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path)
+    StateCopy.copy({"model": model.state_dict(), "optimizer": optimizer.state_dict()}).write(
+        tmp_path
+    )
     other, its_optimizer = build()
     state = load_state(tmp_path)
     other.load_state_dict(state["model"])
@@ -105,7 +107,7 @@ def test_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
 
 def test_tensors_that_share_memory_are_saved(tmp_path: Path) -> None:
     whole = torch.arange(6.0).view(2, 3)
-    save_state({"whole": whole, "turned": whole.T, "row": whole[0]}, tmp_path)
+    StateCopy.copy({"whole": whole, "turned": whole.T, "row": whole[0]}).write(tmp_path)
     whole.zero_()
     state = load_state(tmp_path)
     assert state["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
@@ -113,7 +115,7 @@ def test_tensors_that_share_memory_are_saved(tmp_path: Path) -> None:
 
 
 def test_files_are_safetensors_and_json(tmp_path: Path) -> None:
-    save_state({"a": torch.ones(2), "b": {"c": [1, 2.5, None]}}, tmp_path)
+    StateCopy.copy({"a": torch.ones(2), "b": {"c": [1, 2.5, None]}}).write(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [STRUCTURE, TENSORS]
     json.loads((tmp_path / STRUCTURE).read_text())
     with safe_open(tmp_path / TENSORS, "pt") as file:
@@ -123,7 +125,7 @@ def test_files_are_safetensors_and_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [STRUCTURE, TENSORS])
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "other"])
 def test_damaged_state_raises_value_error(tmp_path: Path, name: str, damage: str) -> None:
-    save_state({"a": torch.ones(100), "b": 1}, tmp_path)
+    StateCopy.copy({"a": torch.ones(100), "b": 1}).write(tmp_path)
     file = tmp_path / name
     content = file.read_bytes()
     match damage:
