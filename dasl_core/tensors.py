@@ -124,7 +124,7 @@ def feature_matrix(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> 
         raise ValueError(f"{name} must have at least {min_rows} rows; given {x.shape[0]}")
     if x.is_complex():
         raise ValueError(f"{name} must hold real numbers; given {x.dtype}")
-    x = x if x.dtype == torch.float64 else x.float()
+    x = full_precision(x)
     finite = torch.ones((), dtype=torch.bool, device=x.device)
     for rows in tiles(*x.shape):  # isfinite makes copies
         finite &= torch.isfinite(x[rows]).all()

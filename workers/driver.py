@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def start_and_run(client: WorkerClient, config: dict[str, object]) -> BaseException | None:
-    """Get the attempt from the API and run it; return the error on failure, or `None`."""
+    """Get the attempt from the API and run it to its end; return the error on failure, or `None`."""
     try:
         start = client.start()
     except ApiError as error:
@@ -89,19 +89,12 @@ def start_and_run(client: WorkerClient, config: dict[str, object]) -> BaseExcept
     # Also during a long start of the ranks. If the attempt is superseded, rank 0 gets the same answer.
     seconds = start.heartbeat_seconds
     with Heartbeats(client, seconds, progress={}, patience=seconds):
-        return run(client, start, config)
-
-
-def run(
-    client: WorkerClient, start: AttemptStart, config: dict[str, object]
-) -> BaseException | None:
-    """Run the attempt to its end; return the error on failure, or `None`."""
-    try:
-        start = with_intact_checkpoint(client, start)
-    except (OSError, ValueError) as error:
-        return error
-    report_ranks_starting(client, start.job_spec().resources.workers)
-    return run_ranks(start, config | {"start": start.model_dump(mode="json")})
+        try:
+            start = with_intact_checkpoint(client, start)
+        except (OSError, ValueError) as error:
+            return error
+        report_ranks_starting(client, start.job_spec().resources.workers)
+        return run_ranks(start, config | {"start": start.model_dump(mode="json")})
 
 
 def report_ranks_starting(client: WorkerClient, workers: int) -> None:

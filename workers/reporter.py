@@ -52,7 +52,9 @@ class ApiReporter:
         self._job, self._attempt = job, attempt
         self._uri = artifacts_uri
         self._interval = heartbeat_seconds
-        self._queue = ReportQueue(self._send_points, heartbeat_seconds)
+        self._queue = ReportQueue(
+            lambda points, patience: client.metrics(points, patience=patience), heartbeat_seconds
+        )
         self._progress: dict[str, Any] = {}
         self._worked = 0
         self._saved_step: int | None = None
@@ -162,9 +164,6 @@ class ApiReporter:
             logger.info("%s", progress_line(self._unlogged))
             self._log_progress_at = time.monotonic() + LOG_PROGRESS_SECONDS
         self._unlogged = None
-
-    def _send_points(self, points: Points, patience: float) -> None:
-        self._client.metrics(points, patience=patience)
 
     def _beat(self) -> None:
         while not self._queue.stale and not self._stop.is_set():

@@ -93,30 +93,28 @@ def _write_parquet(batches: Iterable[FeatureBatch], file: Path) -> None:
         ]
         return arrow.Table.from_arrays(columns, schema=arrow.schema(fields))
 
-    def write(writer: Any) -> Any:
+    def write() -> None:
+        nonlocal writer
         rows = table()
-        writer = writer or _parquet_writer(parquet, file, rows.schema)
+        if writer is None:
+            # Features look like noise, so a dictionary or a codec would only cost time.
+            codecs = {KEY: "snappy", LABEL: "snappy", f"{FEATURES}.list.element": "none"}
+            writer = parquet.ParquetWriter(
+                file, rows.schema, compression=codecs, use_dictionary=[LABEL]
+            )
         writer.write_table(rows)
-        return writer
+        waiting.clear()
 
     try:
         for batch in batches:
             waiting.append(batch)
-            if sum(batch.features.nbytes for batch in waiting) < GROUP_BYTES:
-                continue
-            writer = write(writer)
-            waiting.clear()
+            if sum(batch.features.nbytes for batch in waiting) >= GROUP_BYTES:
+                write()
         if waiting:
-            writer = write(writer)
+            write()
     finally:
         if writer is not None:
             writer.close()
-
-
-def _parquet_writer(parquet: ModuleType, file: Path, schema: Any) -> Any:
-    # Features look like noise, so a dictionary or a codec would only cost time.
-    compression = {KEY: "snappy", LABEL: "snappy", f"{FEATURES}.list.element": "none"}
-    return parquet.ParquetWriter(file, schema, compression=compression, use_dictionary=[LABEL])
 
 
 def _write_safetensors(batches: Iterable[FeatureBatch], file: Path) -> None:

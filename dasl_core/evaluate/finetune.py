@@ -125,12 +125,13 @@ def fine_tune(
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         model = nn.Sequential(network, head)
+        optimizer = _optimizer(network, head, weight_decay)
         _train(
             model,
             read_train,
             train_class,
             batch_size,
-            _optimizer(network, head, weight_decay),
+            optimizer,
             lr,
             epochs,
             seed,
@@ -203,7 +204,8 @@ def _train(
             with _autocast(device, precision):
                 logits = parallel(images)
             mine = rank_share(batch_positions(step), group)
-            loss = F.cross_entropy(_wide(logits), tensors.to_device(target[mine], device))
+            wide = tensors.full_precision(logits)
+            loss = F.cross_entropy(wide, tensors.to_device(target[mine], device))
             for parameters in optimizer.param_groups:
                 parameters["lr"] = lr * _schedule(step, total)
             optimizer.zero_grad(set_to_none=True)
@@ -249,7 +251,7 @@ def _test(
             with _autocast(device, precision):
                 logits = model(images)
             target = y[start : start + batch_size]
-            logits = gather(_wide(logits), group)[: len(target)]
+            logits = gather(tensors.full_precision(logits), group)[: len(target)]
             best = classes[logits.topk(min(5, len(classes)), dim=1).indices]
             # NaN and infinite outputs count as wrong, because they have no order.
             hit = (best == target[:, None]) & logits.isfinite().all(dim=1, keepdim=True)
@@ -260,7 +262,3 @@ def _test(
 
 def _autocast(device: torch.device, precision: torch.dtype | None) -> torch.autocast:
     return torch.autocast(device.type, dtype=precision, enabled=precision is not None)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()

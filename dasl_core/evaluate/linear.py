@@ -129,23 +129,12 @@ def linear_probe(
                 target = train_class[batch.to(device)]
                 heads.step(train_x[batch.to(train_x.device)], target, decay, weight_decay)
                 step += 1
-        chosen_by = heads.accuracy(train_x, validation, train_class)
-        test = heads.accuracy(test_x, torch.arange(len(test_x)), test_class)
-    rates = tuple(
-        RateResult(rate, chosen_by.top1[i], chosen_by.loss[i], test.top1[i], test.top5[i])
-        for i, rate in enumerate(learning_rates)
-    )
+        chosen_by, _, loss = heads.accuracy(train_x, validation, train_class)
+        top1, top5, _ = heads.accuracy(test_x, torch.arange(len(test_x)), test_class)
+    results = zip(learning_rates, chosen_by, loss, top1, top5, strict=True)
+    rates = tuple(RateResult(*result) for result in results)
     best = max(rates, key=lambda rate: (rate.validation_top1, -rate.validation_loss))
     return LinearProbeResult(best.top1, best.top5, best.learning_rate, rates)
-
-
-@dataclass(frozen=True)
-class _Accuracy:
-    """Accuracy and loss of each head. Samples of unknown classes count as wrong, and not in the loss."""
-
-    top1: list[float]
-    top5: list[float]
-    loss: list[float]
 
 
 class _Heads:
@@ -179,8 +168,12 @@ class _Heads:
         self.weight.addcmul_(self.velocity, self.rates, value=-decay)
         self.bias.addcmul_(self.bias_velocity, self.rates, value=-decay)
 
-    def accuracy(self, x: Tensor, indices: Tensor, target: Tensor) -> _Accuracy:
-        """Test on rows `indices` (n,) of features; `target` has the class of every row of `x`."""
+    def accuracy(self, x: Tensor, indices: Tensor, target: Tensor) -> list[list[float]]:
+        """Test on rows `indices` (n,) of features; `target` has the class of every row of `x`.
+
+        Returns:
+            Top-1, Top-5 and loss of each head. Samples of unknown classes count as wrong, and not in the loss.
+        """
         heads, num_classes = self.shape
         top1, top5, loss = torch.zeros(3, heads, dtype=torch.float64, device=self.weight.device)
         for part in tensors.tiles(len(indices), max(self.weight.shape)):
@@ -197,8 +190,8 @@ class _Heads:
             loss += ((logits.logsumexp(dim=2) - true_logit) * has_class).sum(
                 dim=0, dtype=torch.float64
             )
-        shares = (torch.stack([top1, top5, loss]) / len(indices)).tolist()
-        return _Accuracy(*shares)
+        shares: list[list[float]] = (torch.stack([top1, top5, loss]) / len(indices)).tolist()
+        return shares
 
     def _standardize(self, x: Tensor) -> Tensor:
         return (x.to(self.mean) - self.mean) * self.scale

@@ -13,6 +13,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.views import Draws
 from dasl_core.machine import usable_cores
 from dasl_core.spec import Normalization, ResolvedJobSpec
+from dasl_core.spec.methods.config import MultiCropConfig
 from dasl_core.train.data import TrainingData, open_canvases
 from dasl_core.train.views import ViewMaker
 
@@ -87,6 +88,10 @@ class Drawing:
             self._order, self._batch_size = loader.order(0), loader.batch_size
             self.images = min(images, loader.steps * self._batch_size)
             self._at_a_time = self._fitting(canvases)
+
+    def is_local(self, view: int) -> bool:
+        """Whether a view, counted from 0, is a local crop."""
+        return isinstance(self.spec.method, MultiCropConfig) and view >= 2
 
     def rows(self) -> Iterator[Row]:
         """Draw the images, a few at a time to bound memory."""

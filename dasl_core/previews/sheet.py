@@ -9,7 +9,6 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from dasl_core.previews.drawing import Drawing, Row
-from dasl_core.previews.settings import is_local
 from dasl_core.text import cut
 
 # Pixels.
@@ -52,7 +51,7 @@ class ContactSheet:
         self._write(_GAP, _GAP // 2, title, _INK)
         names = [("original", "fitted")]
         for number, view in enumerate(drawing.views):
-            local = "local " if is_local(drawing, number) else ""
+            local = "local " if drawing.is_local(number) else ""
             names.append((f"view {number}", f"{local}{view.image_size} px"))
         for left, (name, note) in zip(self._lefts, names, strict=True):
             self._pen.text((left, _GAP + _LINE), name, _INK, self._font)
