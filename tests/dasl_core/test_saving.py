@@ -174,26 +174,9 @@ class BrokenStore(Recorder):
         raise KeyError("a defect")
 
 
-def test_unexpected_error_beside_the_training_fails_the_run(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyError, match="a defect"):
-        run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
-
-
-def test_failing_run_waits_for_the_checkpoint_that_is_being_written(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its process ends afterwards, and the checkpoint must not be lost."""
-    reporter = Recorder(tmp_path)
-    released = threading.Event()
-    store = reporter.checkpoint
-
-    def slow(*arguments: Any) -> None:
-        assert released.wait(60)
-        store(*arguments)
-
-    step = Trainer.step
+def fail_after_save(patch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the second step after the first save fail; return an event that is set just before."""
+    released, step = threading.Event(), Trainer.step
 
     def fail(trainer: Trainer, batch: Any) -> None:
         if trainer.run.progress.step == STEPS + 1:
@@ -201,8 +184,22 @@ def test_failing_run_waits_for_the_checkpoint_that_is_being_written(
             raise ArithmeticError("diverged")
         step(trainer, batch)
 
+    patch.setattr(Trainer, "step", fail)
+    return released
+
+
+def test_failing_run_waits_for_the_checkpoint_that_is_being_written(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends afterwards, and the checkpoint must not be lost."""
+    reporter = Recorder(tmp_path)
+    released, store = fail_after_save(monkeypatch), reporter.checkpoint
+
+    def slow(*arguments: Any) -> None:
+        assert released.wait(60)
+        store(*arguments)
+
     monkeypatch.setattr(reporter, "checkpoint", slow)
-    monkeypatch.setattr(Trainer, "step", fail)
     with pytest.raises(ArithmeticError):
         run(resolved(pictures), pictures, cache, reporter)
     assert [step for step, _, _ in reporter.checkpoints] == [STEPS]
@@ -216,22 +213,13 @@ def test_error_beside_a_failing_run_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The run raises its own error, and the other one would be lost."""
-    released = threading.Event()
+    released = fail_after_save(monkeypatch)
 
     class LateBrokenStore(BrokenStore):
         def checkpoint(self, *arguments: Any) -> None:
             assert released.wait(60)
             super().checkpoint(*arguments)
 
-    step = Trainer.step
-
-    def fail(trainer: Trainer, batch: Any) -> None:
-        if trainer.run.progress.step == STEPS + 1:
-            released.set()
-            raise ArithmeticError("diverged")
-        step(trainer, batch)
-
-    monkeypatch.setattr(Trainer, "step", fail)
     with pytest.raises(ArithmeticError):
         run(resolved(pictures), pictures, cache, LateBrokenStore(tmp_path))
     [record] = [each for each in caplog.records if "failed, too" in each.getMessage()]
@@ -246,13 +234,13 @@ def test_unexpected_error_beside_the_training_is_raised_once(
     assert "failed, too" not in caplog.text
 
 
-def wait_for_write(patch: pytest.MonkeyPatch) -> list[int]:
-    """Let the step after the first save wait until the save has ended; return the list of the steps run."""
+def wait_for_writes(patch: pytest.MonkeyPatch) -> list[int]:
+    """Let each step wait until the save before it has ended; return the list of the steps run."""
     step, steps = Trainer.step, []
 
     def waiting(trainer: Trainer, batch: Any) -> None:
         write = trainer.checkpointer._write
-        if trainer.run.progress.step == STEPS and write is not None:
+        if write is not None:
             write.exception(60)
         step(trainer, batch)
         steps.append(trainer.run.progress.step)
@@ -265,7 +253,7 @@ def test_unexpected_error_beside_the_training_ends_the_run_before_its_next_step(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not at the next save, which may be hours away."""
-    steps = wait_for_write(monkeypatch)
+    steps = wait_for_writes(monkeypatch)
     with pytest.raises(KeyError, match="a defect"):
         run(resolved(pictures), pictures, cache, BrokenStore(tmp_path))
     assert steps == [1, 2, 3, 4]
@@ -293,17 +281,7 @@ def test_save_after_a_failed_one_comes_soon(
 ) -> None:
     """A store that was away for a moment must not double the work at risk. A step takes 100 s by this clock."""
     monkeypatch.setattr(checkpointing, "available_memory", lambda: memory)
-    steps: list[int] = []
-    step = Trainer.step
-
-    def count(trainer: Trainer, batch: Any) -> None:
-        write = trainer.checkpointer._write
-        if write is not None:
-            write.exception(60)
-        step(trainer, batch)
-        steps.append(trainer.run.progress.step)
-
-    monkeypatch.setattr(Trainer, "step", count)
+    steps = wait_for_writes(monkeypatch)
     monkeypatch.setattr(checkpointing, "monotonic", lambda: 100.0 * len(steps))
     spec = resolved(
         pictures,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -50,6 +51,19 @@ def untracked(
         patch.setattr(Validator, "publish_plots", lambda validator: None)
         run(resolved(pictures, track=NONE), pictures, cache, recorder)
     return recorder
+
+
+def train_twice(
+    index: DatasetIndex, cache: Path, folder: Path, step: int
+) -> tuple[Recorder, float]:
+    """Train, and again from the checkpoint of a step, as after a crash; return the reports and the time between."""
+    recorder = Recorder(folder / "reports")
+    train_tracked(index, cache, folder, {}, recorder=recorder)
+    resume = {step: path for step, path, _ in recorder.checkpoints}[step]
+    between = time.time()
+    again: dict[str, Any] = {"attempt": 2, "resume": resume, "resume_step": step}
+    train_tracked(index, cache, folder, {}, recorder=recorder, **again)
+    return recorder, between
 
 
 def write_event_files(recorder: Recorder, folder: Path) -> Path:
@@ -107,21 +121,7 @@ def test_event_file_is_published_with_each_checkpoint(
 def test_tensorboard_shows_no_step_of_a_resumed_run_twice(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    recorder = Recorder(tmp_path / "reports")
-    train_tracked(pictures, cache, tmp_path, {}, recorder=recorder)
-    checkpoint = {step: path for step, path, _ in recorder.checkpoints}[3]
-    # As after a crash: the first attempt got further than the checkpoint.
-    before = time.time()
-    train_tracked(
-        pictures,
-        cache,
-        tmp_path,
-        {},
-        recorder=recorder,
-        attempt=2,
-        resume=checkpoint,
-        resume_step=3,
-    )
+    recorder, before = train_twice(pictures, cache, tmp_path, 3)
     folder = write_event_files(recorder, tmp_path / "board")
     assert len(list(folder.iterdir())) == 2
     for tag in ("train/loss", "train/lr", "train/gradient_norm"):
@@ -140,19 +140,7 @@ def test_tensorboard_shows_no_step_of_a_resumed_run_twice(
 def test_tensorboard_process_serves_the_scalars_of_both_attempts(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    recorder = Recorder(tmp_path / "reports")
-    train_tracked(pictures, cache, tmp_path, {}, recorder=recorder)
-    checkpoint = {step: path for step, path, _ in recorder.checkpoints}[6]
-    train_tracked(
-        pictures,
-        cache,
-        tmp_path,
-        {},
-        recorder=recorder,
-        attempt=2,
-        resume=checkpoint,
-        resume_step=6,
-    )
+    recorder, _ = train_twice(pictures, cache, tmp_path, 6)
     write_event_files(recorder, tmp_path / "boards")
     port = str(free_port())
     command = ["tensorboard.main", "--logdir", str(tmp_path), "--host", "127.0.0.1", "--port", port]
@@ -381,16 +369,8 @@ def test_offline_run_of_wandb_is_an_artifact(
 @pytest.mark.parametrize(
     ("package", "track", "remedy"),
     [
-        (
-            "wandb",
-            NONE | {"wandb": {}},
-            "Install dasl[wandb] where ranks run, or set track.wandb: null.",
-        ),
-        (
-            "tensorboardX",
-            {},
-            "Install tensorboardX where ranks run, or set track.tensorboard: false.",
-        ),
+        ("wandb", NONE | {"wandb": {}}, "dasl[wandb] where ranks run, or set track.wandb: null."),
+        ("tensorboardX", {}, "tensorboardX where ranks run, or set track.tensorboard: false."),
     ],
 )
 @pytest.mark.usefixtures("without_plots")
@@ -408,4 +388,4 @@ def test_missing_package_is_named(
     training = train_tracked(pictures, cache, tmp_path, track)
     assert training.outcome == "succeeded"
     [(_, data)] = training.events("tracking_failed")
-    assert data["reason"].endswith(remedy)
+    assert data["reason"].endswith(f"Install {remedy}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from dasl_core.train.reporter import progress_line
 from service.client import ApiError, StaleAttempt
 from service.client.worker import WorkerClient
 from tests.support.polling import wait_for
+from tests.support.scripted_server import Answer, Request, ScriptedServer, answer_json
 from workers import report_queue
 from workers import reporter as reporter_module
 from workers.reporter import ApiReporter
@@ -47,13 +46,7 @@ class Home:
         self.refusals: dict[str, tuple[int, dict[str, Any] | None]] = {}
         self.answers: dict[str, dict[str, Any]] = dict(ANSWERS)
         self.changed = threading.Condition()
-        self._server: ThreadingHTTPServer | None = None
-        self._thread: threading.Thread | None = None
-        self.port = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        self.up()
 
     @property
     def reports(self) -> list[tuple[str, dict[str, Any]]]:
@@ -65,39 +58,27 @@ class Home:
         with self.changed:
             assert self.changed.wait_for(condition, timeout=DEADLINE)
 
-    def up(self) -> None:
-        home = self
-
-        class Handler(BaseHTTPRequestHandler):  # HTTP/1.0 closes each connection after its request
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                action = self.path.rsplit("/", 1)[1]
-                with home.changed:
-                    status, answer = home.refusals.get(action, (200, home.answers.get(action)))
-                    if status == 200:
-                        home.requests.append((action, body))
-                    home.changed.notify_all()
-                content = b"" if answer is None else json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Tests read `requests` instead."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
+    def up(self, port: int = 0) -> None:
+        self.server = ScriptedServer(self._answer, port)
+        self.is_up, self.url = True, self.server.url
 
     def down(self) -> None:
-        if self._server is not None and self._thread is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join()
-        self._server = None
+        if self.is_up:
+            self.server.close()
+        self.is_up = False
+
+    def back(self) -> None:
+        """Answer again, at the same address."""
+        self.up(int(self.url.rpartition(":")[2]))
+
+    def _answer(self, request: Request) -> Answer:
+        action = request.path.rsplit("/", 1)[1]
+        with self.changed:
+            status, answer = self.refusals.get(action, (200, self.answers.get(action)))
+            if status == 200:
+                self.requests.append((action, request.body))
+            self.changed.notify_all()
+        return Answer(status=status) if answer is None else answer_json(answer, status)
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +92,6 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def home() -> Iterator[Home]:
     home = Home()
-    home.up()
     yield home
     home.down()
 
@@ -258,7 +238,7 @@ def test_outage_delays_reports_and_loses_none(
         reporter.evaluation(39, 1.0, "backbone", {"knn": 0.5})
         reporter.checkpoint(folder, 39, 1.0, {}, final=False)
         wait_for(lambda: caplog.text.count("does not answer") >= 3)
-        home.up()
+        home.back()
         reporter.flush()
         assert steps(home) == list(range(1, 40))
         assert [what for what, _ in home.reports][-2:] == ["evaluations", "checkpoints"]
@@ -338,7 +318,7 @@ def test_reports_queued_before_failure_arrive(
     home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.down()
-    back = threading.Timer(0.2, home.up)
+    back = threading.Timer(0.2, home.back)
 
     def run() -> None:
         with reporter:
@@ -375,16 +355,23 @@ def test_exit_after_error_does_not_wait_forever(
     assert "did not arrive" in caplog.text
 
 
-def test_refused_checkpoint_ends_run(home: Home, reporter: ApiReporter, folder: Path) -> None:
+@pytest.mark.parametrize("defect", ["refused checkpoint", "no JSON"])
+def test_report_that_cannot_arrive_ends_run(
+    home: Home, reporter: ApiReporter, folder: Path, defect: str
+) -> None:
     home.refusals["checkpoints"] = REFUSED
+    error: Any = pytest.raises(TypeError)
     with reporter:
-        reporter.checkpoint(folder, 2, 1.0, {}, final=True)
+        if defect == "no JSON":
+            reporter.event("note", "no JSON", {"thing": object()})
+        else:
+            error = pytest.raises(ApiError, match="not like this")
+            reporter.checkpoint(folder, 2, 1.0, {}, final=True)
         reporter.event("note", "said after it", {})
-        with pytest.raises(ApiError, match="not like this"):
-            reporter.flush()
-        with pytest.raises(ApiError, match="not like this"):
-            reporter.desired()
-    assert [what for what, _ in home.reports] == ["events"]
+        for report in (reporter.flush, reporter.desired):
+            with error:
+                report()
+    assert [body["message"] for _, body in home.reports] == ["said after it"]
 
 
 def test_other_refused_reports_are_logged_and_dropped(
@@ -420,17 +407,6 @@ def test_answer_of_a_proxy_delays_reports_and_loses_none(
     assert [what for what, _ in home.reports] == ["metrics", "checkpoints"]
 
 
-def test_invalid_report_ends_run(home: Home, reporter: ApiReporter) -> None:
-    with reporter:
-        reporter.event("note", "no JSON", {"thing": object()})
-        reporter.event("note", "said after it", {})
-        with pytest.raises(TypeError):
-            reporter.flush()
-        with pytest.raises(TypeError):
-            reporter.desired()
-    assert [body["message"] for _, body in home.reports] == ["said after it"]
-
-
 def test_invalid_heartbeat_answer_ends_run(home: Home, reporter: ApiReporter) -> None:
     home.answers["heartbeat"] = {}
     with reporter:
@@ -454,7 +430,7 @@ def test_long_outage_does_not_fill_memory(
                 sending = [] if queue._sending is None else [queue._sending]
                 batches = [e for e in (*sending, *queue._queue) if isinstance(e, list)]
                 assert sum(len(batch) for batch in batches) == queue._points <= 100
-        home.up()
+        home.back()
         reporter.flush()
         assert reporter._queue._points == 0
     assert steps(home) == sorted(set(steps(home)))
