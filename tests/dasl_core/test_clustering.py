@@ -1,7 +1,5 @@
 """Distributed k-means: against scikit-learn and naive loops, and the same on any number of ranks."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """The collapse alarm: real collapses of small networks, healthy runs, and each rule."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The training objective: every setting of DAR and SEC affects the loss, with its scheduled weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Steps whose outcome the device decides, and views that are made ahead: both on the CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path

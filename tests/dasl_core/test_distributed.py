@@ -4,8 +4,6 @@ All comparisons are in float64. Also shows a common error that our gather avoids
 returns to each rank only its own slice, 1/W of the gradient remains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path

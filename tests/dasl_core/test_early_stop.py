@@ -1,7 +1,5 @@
 """Early stopping by a metric of the evaluations."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Embeddings by a finished backbone: the features of training's evaluations, in files that others read."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """k-NN, retrieval, clustering and health metrics against scikit-learn or naive loops."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Exported backbones: loaded with the code of their model card, in a process without this package."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

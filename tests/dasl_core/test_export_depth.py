@@ -1,7 +1,5 @@
 """Exports of networks for other bands and depths: what they say of how to feed them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ONNX, torch.export and Hugging Face's layout: readable elsewhere, with the same results as torch."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

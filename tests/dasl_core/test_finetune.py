@@ -1,7 +1,5 @@
 """Fine-tuning: it learns, does not modify its network, and does not depend on the number of processes."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Generator, Iterable

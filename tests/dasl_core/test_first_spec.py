@@ -1,7 +1,5 @@
 """`dasl init` writes a spec that is valid for the images, and says what it found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tests' pool of ranks: a rank that fails must not disturb the next call."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -5,8 +5,6 @@ or replaces its losses; without a name it records all methods. Replace losses on
 change what a method computes, and say so there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

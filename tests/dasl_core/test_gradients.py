@@ -1,7 +1,5 @@
 """Gradients in micro-batches: caching if the loss compares samples, accumulation if it is a mean."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext

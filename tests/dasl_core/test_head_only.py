@@ -1,7 +1,5 @@
 """`train.head_only_epochs`: the backbone is frozen in the first epochs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Headline metrics: their order, and metrics that are no numbers."""
 
-from __future__ import annotations
-
 import math
 
 from dasl_core.headlines import (

@@ -1,7 +1,5 @@
 """The index of an image folder in the cache of a run without a service."""
 
-from __future__ import annotations
-
 import errno
 import multiprocessing
 import os

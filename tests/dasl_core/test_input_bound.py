@@ -1,7 +1,5 @@
 """The alarm for trainings that wait for their images, on made-up times."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The linear probe against torch.optim, scikit-learn and its own rules."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

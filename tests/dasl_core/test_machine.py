@@ -1,7 +1,5 @@
 """Cores and memory of a process in control groups of both versions."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

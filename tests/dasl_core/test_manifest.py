@@ -1,7 +1,5 @@
 """Manifests of checkpoints: which names are valid, and which files are opened."""
 
-from __future__ import annotations
-
 import json
 import os
 from hashlib import sha256

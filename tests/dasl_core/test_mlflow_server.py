@@ -1,7 +1,5 @@
 """A real MLflow server beside trainings."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Optimizers of a spec, and the schedule of the learning rate."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Plots of a run: pictures and data for any job name and for little data, and the report."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

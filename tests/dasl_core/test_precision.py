@@ -1,7 +1,5 @@
 """Mixed precision: what torch cannot compute in it is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Previews show what training draws."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pseudo-labels: assignments in each epoch."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

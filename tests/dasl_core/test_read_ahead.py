@@ -1,7 +1,5 @@
 """Images of evaluations are read ahead, and features collected, without a change of any bit."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from threading import Semaphore
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading of the images before a run: reported by all ranks together, and stopped on request."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Resuming: a stopped run continues bit for bit like an uninterrupted one."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 The runs use two ranks and a network with stochastic depth, which draws from its rank's stream.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

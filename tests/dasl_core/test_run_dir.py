@@ -1,7 +1,5 @@
 """The output folder of a run without a service: killed processes, failing disks, damaged files."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Wiring of a run: settings reach their components, and probing the network has no side effects."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A full disk when a checkpoint is written: the run continues, and its history is kept."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from pathlib import Path

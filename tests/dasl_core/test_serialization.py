@@ -1,7 +1,5 @@
 """Training state on disk: exact, without pickle, and with detection of damage."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

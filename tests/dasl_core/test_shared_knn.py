@@ -1,7 +1,5 @@
 """k-NN whose bank is shared by several ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Skipped steps leave the state of every method unchanged, including its buffers."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from pathlib import Path

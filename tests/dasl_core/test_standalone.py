@@ -1,7 +1,5 @@
 """Training without a service, alone and under torchrun."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

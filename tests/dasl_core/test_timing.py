@@ -1,7 +1,5 @@
 """Where the time goes: measured with a clock that the tests set."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Delivery to a tracker: in the background, bounded, and without effect on the run."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """`track` of a spec: which servers, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """TensorBoard, MLflow and W&B beside real trainings."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

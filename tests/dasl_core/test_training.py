@@ -1,7 +1,5 @@
 """The training loop: results, reports and errors."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

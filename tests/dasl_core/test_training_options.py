@@ -1,7 +1,5 @@
 """Training options that must not change the results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

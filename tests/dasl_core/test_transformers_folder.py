@@ -1,7 +1,5 @@
 """DINOv2 and DINOv3 in the layout of transformers, which is not installed here."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

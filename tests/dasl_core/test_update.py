@@ -1,7 +1,5 @@
 """Clipping, loss scaling, and skipped steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

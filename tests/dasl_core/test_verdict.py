@@ -1,7 +1,5 @@
 """The verdict at the end of a training."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses of two views: errors for wrong shapes name the expected one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Drivers whose API is absent for a while, or refuses to start them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Uploads to a store that fails temporarily, and to a full disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import subprocess

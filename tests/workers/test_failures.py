@@ -1,7 +1,5 @@
 """The driver's classification of failures of ranks."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

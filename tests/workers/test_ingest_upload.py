@@ -1,7 +1,5 @@
 """The files of ingests in stores, also in one that is away."""
 
-from __future__ import annotations
-
 import errno
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A driver resumes from the newest checkpoint whose files are undamaged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

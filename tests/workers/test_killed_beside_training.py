@@ -1,7 +1,5 @@
 """A process that is killed while a checkpoint is written beside its training, and the run that resumes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """No process of an attempt logs the attempt's token."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Runs of finished models and searches, on a real artifact store, with the reports that the API gets."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import hashlib

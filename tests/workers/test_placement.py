@@ -1,7 +1,5 @@
 """The report of the ranks' nodes."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.protocol import PlacementData

@@ -1,7 +1,5 @@
 """A preparation leaves in the cache what the ranks of jobs read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The store through which ranks find each other."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Output of ranks under a real Ray: the stored log contains every line of each rank."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

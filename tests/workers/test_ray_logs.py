@@ -1,7 +1,5 @@
 """Removal of Ray's log files: old ones of ended processes only."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Reports to the API over real HTTP: in order, through outages, and complete at the end of a run."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import threading

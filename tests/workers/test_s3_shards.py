@@ -1,7 +1,5 @@
 """Shards in a real S3 bucket, as workers and as the library alone read and write them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

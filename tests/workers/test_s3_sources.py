@@ -1,7 +1,5 @@
 """Data sets in a real S3 bucket: read as from a folder, by the workers and by the library alone."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tarfile

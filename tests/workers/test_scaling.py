@@ -1,7 +1,5 @@
 """What an attempt asks Ray Train for, as Ray's own configuration understands it."""
 
-from __future__ import annotations
-
 from ray.train import ScalingConfig
 
 from dasl_core.spec import ResolvedResources

@@ -1,7 +1,5 @@
 """Temporary files of submissions: one download for all ranks of a node, and nothing left by killed processes."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Standby processes: which are started, which attempts get them, and that no process serves two."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Whole attempts in this process: the real driver, rank, API and data sets. Only Ray is left out."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The trainer of an attempt: Ray Train without the helper processes that it does not need."""
 
-from __future__ import annotations
-
 import pickle
 from types import SimpleNamespace
 from typing import Any
