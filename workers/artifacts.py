@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -27,14 +27,6 @@ CHUNK = 1 << 20
 UPLOAD_PAUSES = (1.0, 2.0)
 
 T = TypeVar("T")
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-class _Writable(Protocol):
-    def write(self, data: bytes, /) -> object: ...
 
 
 class _StoreFile:
@@ -218,7 +210,9 @@ def _write(
 
 
 def _copy(
-    source: _Readable, sink: _Writable | None = None, on_chunk: Callable[[], object] = lambda: None
+    source: BinaryIO | _StoreFile,
+    sink: BinaryIO | _StoreFile | None = None,
+    on_chunk: Callable[[], object] = lambda: None,
 ) -> tuple[int, str]:
     """Read a file, and write it to `sink`, if any; return its size and sha256."""
     digest = hashlib.sha256()

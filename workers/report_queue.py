@@ -5,7 +5,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,30 +25,21 @@ METRIC_POINTS_PER_CALL = 1000
 MAX_METRIC_POINTS = 100_000
 
 Points = list[dict[str, Any]]
+Send = Callable[[float], object]
+"""Makes a call of the API, with retries for a number of seconds."""
+Report = tuple[Send, bool]
+"""A call, and whether the run fails if the API refuses it."""
 
 
 class ReportsUndelivered(Exception):
     """The run has ended and saved its checkpoint, but its last reports were not delivered."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """One call of the API.
-
-    Attributes:
-        send: makes the call, with retries for a number of seconds.
-        required: whether the run fails if the API refuses this report.
-    """
-
-    send: Callable[[float], object]
-    required: bool = False
-
-
 class ReportQueue:
     """Reports and metric points, delivered in order by a thread.
 
     Args:
-        send_points: function that sends metric points; its second argument is as for `Report.send`.
+        send_points: function that sends metric points; its second argument is as for `Send`.
         retry_seconds: pause between attempts to deliver a report.
     """
 
@@ -73,10 +63,10 @@ class ReportQueue:
         """Start the thread."""
         self._thread.start()
 
-    def put(self, send: Callable[[float], object], *, required: bool = False) -> None:
-        """Append a report."""
+    def put(self, send: Send, *, required: bool = False) -> None:
+        """Append a report; `required`: the run fails if the API refuses it."""
         with self._changed:
-            self._queue.append(Report(send, required))
+            self._queue.append((send, required))
             self._changed.notify_all()
 
     def put_points(self, points: Points) -> None:
@@ -137,10 +127,10 @@ class ReportQueue:
             if self._undelivered() and self._stale is None:
                 logger.error("the run has ended, and some of its reports did not arrive")
 
-    def deliver(self, report: Report) -> bool:
+    def deliver(self, send: Send, *, required: bool = False) -> bool:
         """Send a report now; return `False` if it must be retried."""
         try:
-            report.send(self._patience())
+            send(self._patience())
         except StaleAttempt as error:
             with self._changed:
                 self._stale = error
@@ -154,7 +144,7 @@ class ReportQueue:
                 logger.warning("the API has a problem, training continues: %s", error)
                 return False
             logger.error("the API refused a report: %s", error)
-            if report.required:
+            if required:
                 self._fail(error)
         except Exception as error:
             logger.exception("a report cannot be created")
@@ -185,11 +175,8 @@ class ReportQueue:
 
     def _deliver_all(self) -> None:
         while (entry := self._next()) is not None:
-            if isinstance(entry, list):
-                delivered = self.deliver(Report(partial(self._send_points, entry)))
-            else:
-                delivered = self.deliver(entry)
-            if delivered:
+            send, required = entry if isinstance(entry, tuple) else (partial(self._send_points, entry), False)  # fmt: skip
+            if self.deliver(send, required=required):
                 with self._changed:
                     self._sending = None
                     self._points -= len(entry) if isinstance(entry, list) else 0

@@ -16,7 +16,7 @@ from dasl_core.train.reporter import progress_line
 from dasl_core.vocabulary import Desired, Phase, Subject
 from service.client.worker import WorkerClient, finite
 from workers.artifacts import upload, upload_checkpoint
-from workers.report_queue import CALL_PATIENCE_SECONDS, Points, Report, ReportQueue
+from workers.report_queue import CALL_PATIENCE_SECONDS, Points, ReportQueue
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class ApiReporter:
 
     def _beat(self) -> None:
         while not self._queue.stale and not self._stop.is_set():
-            self._queue.deliver(Report(self._heartbeat))
+            self._queue.deliver(self._heartbeat)
             self._stop.wait(self._interval)
 
     def _heartbeat(self, patience: float) -> None:
