@@ -16,14 +16,13 @@ from dasl_core.spec import ResolvedJobSpec
 from dasl_core.train.checkpointing import Checkpointer, TrainingState
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data_parallel import wrap_ddp
-from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.features import ImageEncoder
 from dasl_core.train.gradients import GradientComputer
 from dasl_core.train.input_bound import InputWatch
 from dasl_core.train.interruption import Interrupted
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
-from dasl_core.train.outcomes import STEPS_IN_FLIGHT, Outcomes
+from dasl_core.train.outcomes import STEPS_IN_FLIGHT, DivergenceGuard, Outcomes
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
 from dasl_core.train.prefetch import ViewPrefetcher

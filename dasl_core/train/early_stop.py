@@ -1,28 +1,16 @@
 """Early stopping when evaluations no longer improve."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dasl_core.headlines import score
 from dasl_core.spec import Stop
 
 
-@dataclass(frozen=True)
-class EarlyStop:
-    """Decision to stop by `train.stop`.
-
-    Attributes:
-        message: the reason, a sentence.
-        data: the metric, its best value and that value's epoch, and the newest value.
-    """
-
-    message: str
-    data: dict[str, Any]
-
-
-def early_stop(stop: Stop, evaluations: Sequence[Mapping[str, Any]]) -> EarlyStop | None:
-    """Decide whether to stop the training; None: continue.
+def early_stop(
+    stop: Stop, evaluations: Sequence[Mapping[str, Any]]
+) -> tuple[str, dict[str, Any]] | None:
+    """Decide whether to stop the training; return message and data of the event, or None to continue.
 
     A pure function of the evaluations, which checkpoints contain, so a resumed run decides the same.
 
@@ -47,7 +35,7 @@ def early_stop(stop: Stop, evaluations: Sequence[Mapping[str, Any]]) -> EarlySto
         f"{len(scores) - 1 - best} evaluations have not improved it{by} (train.stop)"
     )
     data = {"metric": name, "best": values[best], "best_epoch": epoch, "newest": values[-1]}
-    return EarlyStop(message, data)
+    return message, data
 
 
 def stop_score(stop: Stop, metrics: Mapping[str, Any]) -> float:

@@ -1,7 +1,7 @@
 """Detection of input-bound training, with advice."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dasl_core.data.cache import DIRECTORY_VARIABLE, MAX_BYTES_VARIABLE
 from dasl_core.data.loader import READERS
@@ -34,15 +34,6 @@ class Reading:
     on_cpu: bool
 
 
-@dataclass(frozen=True)
-class InputBound:
-    """Event for input-bound training: a message with advice, and data."""
-
-    cause: Cause
-    message: str
-    data: dict[str, float | int | str | None]
-
-
 class InputWatch:
     """Checks the times of each report.
 
@@ -56,8 +47,8 @@ class InputWatch:
         self._is_first = True
         self._told: set[Cause] = set()
 
-    def observe(self, times: Times) -> InputBound | None:
-        """Check a report; return an event if the training is input-bound."""
+    def observe(self, times: Times) -> tuple[str, dict[str, Any]] | None:
+        """Check a report; if the training is input-bound, return message and data of the event."""
         if self._is_first:
             self._is_first = False
             return None
@@ -104,8 +95,8 @@ def find_cause(times: Times, reading: Reading) -> Cause:
     return "views" if reading.on_cpu and views > decode else "copying"
 
 
-def describe(cause: Cause, waits: float, reading: Reading) -> InputBound:
-    """Describe a cause with advice."""
+def describe(cause: Cause, waits: float, reading: Reading) -> tuple[str, dict[str, Any]]:
+    """Return a message with advice on a cause, and data."""
     threads = "one thread decodes" if reading.threads == 1 else f"{reading.threads} threads decode"
     causes: dict[Cause, str] = {
         "decoding": f"{threads} them in every epoch. Raise resources.cpus_per_worker.",
@@ -123,10 +114,9 @@ def describe(cause: Cause, waits: float, reading: Reading) -> InputBound:
             f" Images are decoded again because they cannot be cached ({reading.not_cached}): free disk "
             f"space, or set {DIRECTORY_VARIABLE} or {MAX_BYTES_VARIABLE}."
         )
-    data: dict[str, float | int | str | None] = {
+    return message, {
         "cause": cause,
         "data_wait": round(waits, 3),
         "threads": reading.threads,
         "not_cached": reading.not_cached,
     }
-    return InputBound(cause, message, data)

@@ -10,7 +10,6 @@ from torch import nn
 
 from dasl_core.methods import Method
 from dasl_core.spec import ResolvedOptimizer, ResolvedTrain
-from dasl_core.spec.train import StepDecay
 
 # timm's names: "momentum" is SGD with momentum but without Nesterov, as the papers use it.
 TIMM_NAMES = {"sgd": "momentum", "lars": "lars", "adamw": "adamw", "adam": "adam"}
@@ -79,19 +78,15 @@ def learning_rate(step: int, steps_per_epoch: int, train: ResolvedTrain) -> floa
     warmup = min(round(train.warmup_epochs * steps_per_epoch), total - 1)
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
-    if train.optimizer.step_decay is not None:
-        falls = _falls(train.optimizer.step_decay, step, steps_per_epoch)
-        return float(peak * train.optimizer.step_decay.factor**falls)
+    if (decay := train.optimizer.step_decay) is not None:
+        epochs = (step + 0.5) / steps_per_epoch  # half a step rounds the falls to whole steps
+        if isinstance(decay.epochs, tuple):
+            falls = sum(epochs >= epoch for epoch in decay.epochs)
+        else:
+            falls = int(epochs / decay.epochs)
+        return float(peak * decay.factor**falls)
     progress = (step - warmup) / max(1, total - warmup)
     return end + (peak - end) * 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def _falls(decay: StepDecay, step: int, steps_per_epoch: int) -> int:
-    """Count the falls of the learning rate before a step."""
-    epochs = (step + 0.5) / steps_per_epoch  # half a step rounds the falls to whole steps
-    if isinstance(decay.epochs, tuple):
-        return sum(epochs >= epoch for epoch in decay.epochs)
-    return int(epochs / decay.epochs)
 
 
 def weight_decay(step: int, steps_per_epoch: int, train: ResolvedTrain) -> float:

@@ -20,7 +20,6 @@ from dasl_core.plots import data as plotted
 from dasl_core.plots.facts import RunFacts
 from dasl_core.plots.history import BINS, Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
-from dasl_core.plots.projection import aligned, principal_components
 from dasl_core.plots.settings import automatic_settings
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.run import Run
@@ -128,10 +127,10 @@ class Plotter:
         distances, norms = embeddings
 
         def add() -> None:
-            coordinates, explained = principal_components(on_map)
+            coordinates, explained = plotted.principal_components(on_map)
             earlier = [shown for shown in self.history.evaluations if shown.step != step]
             if earlier:
-                coordinates = aligned(coordinates, earlier[-1].map)
+                coordinates = plotted.aligned(coordinates, earlier[-1].map)
             neighbors, cosines = position.numpy(), similarity.numpy().astype(np.float32)
             self.history.add(
                 Shown(step, epoch, subject, neighbors, cosines, coordinates, explained, distances, norms)

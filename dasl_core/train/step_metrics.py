@@ -96,7 +96,7 @@ class StepMetrics:
         self.report_progress()
         bound = self.watch.observe(times)
         if bound is not None:
-            self.reporter.event("input_bound", bound.message, bound.data)
+            self.reporter.event("input_bound", *bound)
         return values[-1]
 
     def report_times(self) -> None:

@@ -16,11 +16,10 @@ from dasl_core.train.checkpointing import Checkpointer
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.data_parallel import wrap_ddp
-from dasl_core.train.divergence import DivergenceGuard
 from dasl_core.train.gradients import GradientComputer, total
 from dasl_core.train.interruption import Interrupted
 from dasl_core.train.optim import set_schedules
-from dasl_core.train.outcomes import Outcomes
+from dasl_core.train.outcomes import DivergenceGuard, Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.run import Run
 from dasl_core.train.step_metrics import StepMetrics
@@ -118,7 +117,9 @@ class Trainer:
         step = Step(index, length.total_steps, per_epoch, batch.indices, labels, all_ranks())
         lr = set_schedules(self.updater.optimizer, index, per_epoch, self.run.spec.train)
         views = self.prefetcher.views(batch, index)
-        masks = self.method.draw_masks(self._image_seeds(len(batch.canvases), index))
+        share, seed = len(batch.canvases), self.run.spec.train.seed
+        images = range(rank() * share, (rank() + 1) * share)  # of the global batch
+        masks = self.method.draw_masks([derive_seed(seed, "method", index, i) for i in images])
         self.updater.snapshot_buffers()
         terms, outputs = self.gradients.backward(views, step, masks)
         # Before unscaling, which checks for overflow: frozen weights have no gradient to check.
@@ -164,11 +165,6 @@ class Trainer:
         """Report all steps, with their outcomes."""
         self._count_steps(wait=True)
         return self.metrics.report()
-
-    def _image_seeds(self, share: int, step: int) -> list[int]:
-        """Return the method's seed for each image of this rank's share of a batch."""
-        positions = range(rank() * share, (rank() + 1) * share)
-        return [derive_seed(self.run.spec.train.seed, "method", step, each) for each in positions]
 
     def end_epoch(self) -> None:
         """Close the epoch: check the images, record the mean loss, cluster the embeddings."""
@@ -229,7 +225,7 @@ class Trainer:
             return
         stop = self.validator.early_stop()
         if stop is not None and self.run.progress.step < self.run.length.total_steps:
-            self.run.reporter.event("stopped_early", stop.message, stop.data)
+            self.run.reporter.event("stopped_early", *stop)
         if self.validator.evaluator is not None:
             self.run.reporter.phase("final", "Running the final evaluation")
         if self.validator.trains_at_end:

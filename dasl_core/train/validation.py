@@ -2,15 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dasl_core.evaluate import NotFiniteError
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import EmbeddingNetwork
-from dasl_core.train.divergence import DivergenceGuard
-from dasl_core.train.early_stop import EarlyStop, early_stop, stop_score
+from dasl_core.train.early_stop import early_stop, stop_score
 from dasl_core.train.evaluation import Evaluator
+from dasl_core.train.outcomes import DivergenceGuard
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.run import Run
 from dasl_core.train.step_metrics import StepMetrics
@@ -75,7 +75,7 @@ class Validator:
         if (stop := self.run.spec.train.stop) is not None:
             stop_score(stop, self.run.progress.evaluations[-1]["metrics"])  # fails before training
 
-    def early_stop(self) -> EarlyStop | None:
+    def early_stop(self) -> tuple[str, dict[str, Any]] | None:
         """Return why the training ends by `train.stop` at the newest evaluation; None: it continues."""
         train = self.run.spec.train
         if train.stop is None:

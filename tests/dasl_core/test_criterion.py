@@ -23,10 +23,9 @@ from dasl_core.regularizers import (
 )
 from dasl_core.seeds import stream
 from dasl_core.spec import DAR, REGULARIZERS, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
-from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
-from tests.support.training_world import Recorder, resolved, tiny_spec
+from tests.support.training_world import Recorder, open_trainer, resolved, tiny_spec
 
 CPU = torch.device("cpu")
 WEIGHT = 0.37
@@ -313,8 +312,7 @@ def test_weight_schedules_span_whole_run(
         train={"epochs": 2, "precision": "fp64"},
     )
     reporter = Recorder(tmp_path / "kept")
-    files = RunFiles(cache=cache, scratch=tmp_path)
-    this = build_trainer(open_run(spec, pictures, reporter, files))
+    this = open_trainer(spec, pictures, cache, tmp_path, reporter)
     seen_embeddings: list[Tensor] = []
 
     def keep(method: torch.nn.Module, _: Any, output: Outputs) -> None:

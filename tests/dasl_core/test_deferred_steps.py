@@ -17,14 +17,12 @@ from dasl_core.data.views import rendering
 from dasl_core.models.ema import Teacher
 from dasl_core.spec import METHODS, REGULARIZERS, Clip
 from dasl_core.tensors import to_device
-from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
-from dasl_core.train.reporter import NullReporter
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.update import Updater, restore_unless
 from tests.support.device_waits import DeviceWaits
-from tests.support.training_world import resolved
+from tests.support.training_world import open_trainer, resolved
 
 CPU = torch.device("cpu")
 BAD_STEPS = {0: float("nan"), 3: float("inf"), 4: float("nan")}
@@ -138,8 +136,7 @@ def test_no_step_waits_for_the_device(
     method = {"name": name} | beside.get("method", {})
     changes = beside | {"method": method, "evaluate": {"holdout": None}}
     spec = resolved(pictures, **changes)
-    files = RunFiles(cache=cache, scratch=tmp_path)
-    trainer = build_trainer(open_run(spec, pictures, NullReporter(), files))
+    trainer = open_trainer(spec, pictures, cache, tmp_path)
     updater = trainer.updater
     updater.deferred, trainer.outcomes.in_flight = True, 2
     for group in updater.optimizer.param_groups:

@@ -38,13 +38,19 @@ from dasl_core.regularizers import difference_alignment
 from dasl_core.regularizers.dar import Difference
 from dasl_core.seeds import stream
 from dasl_core.spec import METHODS, DatasetFacts, JobSpec, ResolvedJobSpec, resolve
-from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.criterion import Criterion
-from dasl_core.train.reporter import NullReporter
 from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
 from tests.support.gradients import gradient
-from tests.support.training_world import KIN, Recorder, resolved, run, supported, tiny_spec
+from tests.support.training_world import (
+    KIN,
+    Recorder,
+    open_trainer,
+    resolved,
+    run,
+    supported,
+    tiny_spec,
+)
 
 TOLERANCE = 1e-10
 # The method whose whole runs also draw their plots.
@@ -374,10 +380,7 @@ def one_step(
     spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Loss terms and parameter gradients of the first step of a run."""
-    files = RunFiles(cache=cache, scratch=scratch)
-    this = build_trainer(
-        open_run(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
-    )
+    this = open_trainer(ResolvedJobSpec.model_validate(spec), index, cache, scratch)
     if this.criterion.pseudo_labels is not None:
         # Assigned as if k-means had run: in the first epoch every image is a class of its own.
         this.criterion.pseudo_labels.labels = torch.arange(len(index)) % 3

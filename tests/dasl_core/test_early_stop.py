@@ -47,11 +47,12 @@ def test_early_stop_waits_for_patience_evaluations_without_improvement() -> None
 def test_early_stop_says_why_in_words() -> None:
     stop = early_stop(Stop(metric="knn_top1", patience=2), records([0.3, 0.5, 0.4, 0.45]))
     assert stop is not None
-    assert stop.message == (
+    message, data = stop
+    assert message == (
         "The training ends at epoch 4: knn_top1 was 0.5 at epoch 2, and 2 evaluations have not improved it "
         "(train.stop)"
     )
-    assert stop.data == {"metric": "knn_top1", "best": 0.5, "best_epoch": 2, "newest": 0.45}
+    assert data == {"metric": "knn_top1", "best": 0.5, "best_epoch": 2, "newest": 0.45}
 
 
 @given(st.lists(st.floats(0, 1), max_size=12), st.integers(1, 4), st.floats(0, 0.3))

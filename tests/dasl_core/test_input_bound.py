@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from dasl_core.train.input_bound import (
     WAITS,
     WAITS_NO_LONGER,
     Cause,
-    InputBound,
     InputWatch,
     Reading,
     find_cause,
@@ -39,7 +39,7 @@ def report(waits: float, *, busy: float = 4.0, **seconds: float) -> Times:
     return Times(10.0, known, 10 * busy)  # type: ignore[arg-type]
 
 
-def told(watch: InputWatch, *reports: Times) -> list[InputBound]:
+def told(watch: InputWatch, *reports: Times) -> list[tuple[str, dict[str, Any]]]:
     return [bound for each in reports if (bound := watch.observe(each)) is not None]
 
 
@@ -58,7 +58,7 @@ def test_cause_is_told_once_until_steps_wait_no_longer() -> None:
 
 
 def test_another_cause_is_told_too() -> None:
-    causes = [each.cause for each in told(watch_of(), report(0.5), report(0.5, busy=0.1))]
+    causes = [data["cause"] for _, data in told(watch_of(), report(0.5), report(0.5, busy=0.1))]
     assert causes == ["decoding", "storage"]
 
 
@@ -111,16 +111,17 @@ def test_evaluations_are_no_training() -> None:
 )
 def test_advice_fits_the_cause(reading: Reading, times: Times, cause: Cause, advice: str) -> None:
     assert find_cause(times, reading) == cause
-    (bound,) = told(watch_of(reading), times)
-    assert re.search(advice, bound.message)
+    ((message, data),) = told(watch_of(reading), times)
+    assert re.search(advice, message)
     waits = waiting(times)
     assert waits == 0.5
-    assert bound.data == {"cause": cause, "data_wait": waits, "threads": 4, "not_cached": None}
+    assert data == {"cause": cause, "data_wait": waits, "threads": 4, "not_cached": None}
 
 
 def test_missing_cache_is_named() -> None:
-    (bound,) = told(watch_of(replace(DECODES, threads=1, not_cached="no room")), report(0.25))
-    assert bound.message == (
+    watch = watch_of(replace(DECODES, threads=1, not_cached="no room"))
+    ((message, _),) = told(watch, report(0.25))
+    assert message == (
         "Steps wait for images in 25% of the time: one thread decodes them in every epoch. Raise "
         "resources.cpus_per_worker. Images are decoded again because they cannot be cached (no room): free disk "
         "space, or set DASL_CACHE_DIR or DASL_CACHE_MAX_BYTES."

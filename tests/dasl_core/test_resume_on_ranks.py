@@ -15,7 +15,6 @@ import torch.distributed as dist
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import ResolvedJobSpec
-from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.interruption import Interruption
 from dasl_core.train.progress import Progress
 from dasl_core.train.reporter import NullReporter
@@ -23,7 +22,7 @@ from dasl_core.train.serialization import load_state
 from dasl_core.train.validation import Validator
 from dasl_core.vocabulary import Desired, TrainingOutcome
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import Recorder, assert_same, resolved, run
+from tests.support.training_world import Recorder, assert_same, open_trainer, resolved, run
 
 STEPS, TOTAL, IMAGES = 3, 9, 24  # 24 images train in batches of 8 for 3 epochs
 CLUSTERS = 3
@@ -163,10 +162,7 @@ def test_resumes_on_other_number_of_ranks(
 
 def draws(spec: dict[str, Any], index: DatasetIndex, cache: Path, scratch: Path) -> np.ndarray:
     """The first random draws of a network, and one of its first weights."""
-    files = RunFiles(cache=cache, scratch=scratch)
-    this = build_trainer(
-        open_run(ResolvedJobSpec.model_validate(spec), index, NullReporter(), files)
-    )
+    this = open_trainer(ResolvedJobSpec.model_validate(spec), index, cache, scratch)
     if dist.is_initialized():
         dist.barrier()  # a fast rank must not disconnect while another one creates its groups
     this.close()

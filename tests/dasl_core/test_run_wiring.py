@@ -1,8 +1,8 @@
 """Wiring of a run: settings reach their components, and probing the network has no side effects."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,8 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.views import Draws, ViewParameters, draw
 from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
 from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
-from dasl_core.train.build import RunFiles, build_trainer, open_run
-from dasl_core.train.reporter import NullReporter
 from dasl_core.train.step_metrics import REPORT_EVERY_STEPS
-from dasl_core.train.trainer import Trainer
-from tests.support.training_world import SMALL, Recorder, resolved
+from tests.support.training_world import SMALL, Recorder, open_trainer, resolved
 
 FirstStep = Callable[[ResolvedJobSpec], dict[str, Tensor]]
 RATE = 0.25
@@ -30,28 +27,12 @@ PLAIN: dict[str, Any] = {
 }
 
 
-@contextmanager
-def opened(
-    spec: ResolvedJobSpec,
-    index: DatasetIndex,
-    cache: Path,
-    scratch: Path,
-    reporter: Recorder | None = None,
-) -> Iterator[Trainer]:
-    files = RunFiles(cache=cache, scratch=scratch)
-    this = build_trainer(open_run(spec, index, reporter or NullReporter(), files))
-    try:
-        yield this
-    finally:
-        this.close()
-
-
 @pytest.fixture
 def first_step(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> FirstStep:
     """A function from a spec to the change of each trained weight in the first step of a run."""
 
     def moved(spec: ResolvedJobSpec) -> dict[str, Tensor]:
-        with opened(spec, pictures, cache, tmp_path) as this:
+        with closing(open_trainer(spec, pictures, cache, tmp_path)) as this:
             trained = {id(weight) for weight in this.updater.weights}
             weights = {
                 name: weight
@@ -181,7 +162,7 @@ def test_byol_blurs_and_solarizes_views_differently(
     spec = resolved(
         pictures, method={"name": "byol"}, backbone={"image_size": 72}, train={"batch_size": 24}
     )
-    with opened(spec, pictures, cache, tmp_path) as this:
+    with closing(open_trainer(spec, pictures, cache, tmp_path)) as this:
         this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
     assert [(augment.blur, augment.solarize) for augment, _ in drawn] == [(1.0, 0.0), (0.1, 0.2)]
     (_, first), (_, second) = drawn
@@ -201,7 +182,7 @@ def test_dino_local_crops_are_small(
     drawn: list[tuple[ViewAugment, ViewParameters]],
 ) -> None:
     spec = resolved(pictures, method={"name": "dino"}, backbone={"image_size": 72})
-    with opened(spec, pictures, cache, tmp_path) as this:
+    with closing(open_trainer(spec, pictures, cache, tmp_path)) as this:
         views = this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
     assert [view.shape[-1] for view in views] == [72, 72, 31, 31]
     settings = [(augment.crop_scale, augment.blur, augment.solarize) for augment, _ in drawn]
@@ -227,7 +208,7 @@ def test_per_view_setting_changes_only_that_view(
         augment=augment | {"solarize": (0, 1)},
         train={"precision": "fp64"},
     )
-    with opened(spec, pictures, cache, tmp_path) as this:
+    with closing(open_trainer(spec, pictures, cache, tmp_path)) as this:
         views = this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
     mean, std = (
         torch.tensor(values).double().view(3, 1, 1)
@@ -252,7 +233,7 @@ def test_probe_leaves_network_in_training_mode(
     def note(method: nn.Module, *_: Any) -> None:
         looks.append(method.training)
 
-    with opened(spec, pictures, cache, tmp_path, reporter) as this:
+    with closing(open_trainer(spec, pictures, cache, tmp_path, reporter)) as this:
         this.method.register_forward_hook(note)
         for batch in this.loader.epoch(0):
             training.append(all(part.training for part in this.method.modules()))
@@ -310,7 +291,7 @@ def test_network_runs_in_requested_precision(
         seen.append(output.dtype)
 
     reporter = Recorder(tmp_path / "kept")
-    with opened(spec, pictures, cache, tmp_path, reporter) as this:
+    with closing(open_trainer(spec, pictures, cache, tmp_path, reporter)) as this:
         layers = [
             module for module in this.method.modules() if isinstance(module, nn.Conv2d | nn.Linear)
         ]

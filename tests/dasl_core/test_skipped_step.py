@@ -11,11 +11,15 @@ from torch import Tensor
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Outputs, Step
-from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.gradients import Terms
-from dasl_core.train.reporter import NullReporter
 from dasl_core.train.trainer import Trainer
-from tests.support.training_world import assert_same, families_first, resolved, supported
+from tests.support.training_world import (
+    assert_same,
+    families_first,
+    open_trainer,
+    resolved,
+    supported,
+)
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
@@ -81,8 +85,7 @@ def test_skipped_step_leaves_state_unchanged(
             "checkpoint_every_epochs": 4,
         },
     )
-    files = RunFiles(cache=cache, scratch=tmp_path)
-    trainer = build_trainer(open_run(spec, pictures, NullReporter(), files))
+    trainer = open_trainer(spec, pictures, cache, tmp_path)
     scaler = trainer.updater.scaler
     if precision == "fp16":  # so that the good steps do not overflow
         scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0})

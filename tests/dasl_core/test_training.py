@@ -16,12 +16,10 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY
 from dasl_core.spec import REGULARIZERS, Holdout
-from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.collapse import CollapsedError
-from dasl_core.train.divergence import DivergedError
 from dasl_core.train.evaluation import DISTANCES, Evaluator
 from dasl_core.train.optim import learning_rate
-from dasl_core.train.reporter import NullReporter
+from dasl_core.train.outcomes import DivergedError
 from dasl_core.train.serialization import load_state
 from tests.support.training_world import (
     KIN,
@@ -30,6 +28,7 @@ from tests.support.training_world import (
     families_first,
     image_folder,
     ingest,
+    open_trainer,
     resolved,
     run,
     supported,
@@ -90,8 +89,7 @@ def test_views_differ_within_and_between_steps(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures)
-    files = RunFiles(cache=cache, scratch=tmp_path)
-    this = build_trainer(open_run(spec, pictures, NullReporter(), files))
+    this = open_trainer(spec, pictures, cache, tmp_path)
     batch = next(this.loader.epoch(0))
     views = [view for step in (0, 1) for view in this.prefetcher.maker.make(batch, step)]
     assert all(view.shape == (8, 3, 16, 16) for view in views)

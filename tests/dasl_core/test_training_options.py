@@ -1,16 +1,22 @@
 """Training options that must not change the results."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train.build import RunFiles, build_trainer, open_run
-from dasl_core.train.reporter import NullReporter
 from dasl_core.train.serialization import load_state
 from dasl_core.train.validation import Validator
-from tests.support.training_world import Recorder, assert_same, resolved, run
+from tests.support.training_world import (
+    Recorder,
+    assert_same,
+    open_trainer,
+    resolved,
+    run,
+    run_and_resume,
+)
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 TRAIN = {"precision": "fp64", "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.05}}
@@ -71,26 +77,17 @@ def test_micro_batches_resume_bit_exactly(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, train={"micro_batches": 2, "epochs": 2}, dar={"weight": 0.1})
-    whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
-    run(spec, pictures, cache, whole)
-    stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 4 else "run")
-    run(spec, pictures, cache, stopped)
-    run(spec, pictures, cache, resumed, stopped.last_checkpoint)
-    assert stopped.curve() + resumed.curve() == whole.curve()
-    states = [load_state(each.last_checkpoint) for each in (whole, resumed)]
+    recorders = run_and_resume(spec, pictures, cache, tmp_path, 4)
+    states = [load_state(each.last_checkpoint) for each in recorders]
     assert_same(states[0]["method"], states[1]["method"], "method")
 
 
 def test_options_reach_network(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     """Guards the tests above, which could not fail if an option had no effect."""
     spec = resolved(pictures, train={"channels_last": True, "checkpoint_activations": True})
-    files = RunFiles(cache=cache, scratch=tmp_path)
-    this = build_trainer(open_run(spec, pictures, NullReporter(), files))
-    try:
+    with closing(open_trainer(spec, pictures, cache, tmp_path)) as this:
         weight = this.method.backbone.get_parameter("layer1.0.conv2.weight")
         assert weight.is_contiguous(memory_format=torch.channels_last)
         views = this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
         assert views[0].is_contiguous(memory_format=torch.channels_last)
         assert "forward" in vars(this.method.backbone.get_submodule("layer1.0"))
-    finally:
-        this.close()

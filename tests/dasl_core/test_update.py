@@ -14,10 +14,10 @@ from dasl_core.methods import Outputs
 from dasl_core.methods.simclr import SimCLR
 from dasl_core.spec import Clip, JobSpec
 from dasl_core.spec.errors import field_problems
-from dasl_core.train.divergence import DivergedError
+from dasl_core.train.outcomes import DivergedError
 from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater, clip_each
-from tests.support.training_world import Recorder, assert_same, resolved, run
+from tests.support.training_world import Recorder, assert_same, resolved, run, run_and_resume
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -186,13 +186,8 @@ def test_float16_resumes_with_its_loss_scale(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, dar={"weight": 0.1}, train={"precision": "fp16"})
-    whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
-    run(spec, pictures, cache, whole)
-    stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 4 else "run")
-    run(spec, pictures, cache, stopped)
-    run(spec, pictures, cache, resumed, stopped.last_checkpoint)
-    assert stopped.curve() + resumed.curve() == whole.curve()
-    states = [load_state(each.last_checkpoint) for each in (whole, resumed)]
+    recorders = run_and_resume(spec, pictures, cache, tmp_path, 4)
+    states = [load_state(each.last_checkpoint) for each in recorders]
     assert states[0]["scaler"] == states[1]["scaler"] != {}
 
 

@@ -20,8 +20,9 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.export import export_backbone
 from dasl_core.spec import METHODS, JobSpec, ResolvedJobSpec, resolve
-from dasl_core.train.build import RunFiles, pretrain
+from dasl_core.train.build import RunFiles, build_trainer, open_run, pretrain
 from dasl_core.train.reporter import NullReporter, Reporter
+from dasl_core.train.trainer import Trainer
 from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
 
 
@@ -272,6 +273,35 @@ def run(
             branch=branch,
         )
         return pretrain(spec, index, reporter or NullReporter(), files, **arguments)
+
+
+def open_trainer(
+    spec: ResolvedJobSpec,
+    index: DatasetIndex,
+    cache: Path,
+    scratch: Path,
+    reporter: Reporter | None = None,
+) -> Trainer:
+    """Build the trainer of a run, which the caller closes."""
+    files = RunFiles(cache=cache, scratch=scratch)
+    return build_trainer(open_run(spec, index, reporter or NullReporter(), files))
+
+
+def run_and_resume(
+    spec: ResolvedJobSpec, index: DatasetIndex, cache: Path, folder: Path, stop: int
+) -> tuple[Recorder, Recorder]:
+    """Run to the end; run again, cancel after `stop` steps and resume; check that the losses are equal.
+
+    Returns:
+        The reports of the whole and of the resumed run.
+    """
+    whole, resumed = Recorder(folder / "whole"), Recorder(folder / "resumed")
+    stopped = Recorder(folder / "stopped", lambda started: "cancel" if started == stop else "run")
+    run(spec, index, cache, whole)
+    run(spec, index, cache, stopped)
+    run(spec, index, cache, resumed, stopped.last_checkpoint)
+    assert stopped.curve() + resumed.curve() == whole.curve()
+    return whole, resumed
 
 
 def assert_same(one: Any, other: Any, path: str) -> None:

@@ -20,7 +20,7 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2.api.exceptions import ControllerError
 
 from dasl_core.train.checkpointing import CheckpointFailed
-from dasl_core.train.divergence import DivergedError
+from dasl_core.train.outcomes import DivergedError
 from service.client import ConnectionFailed
 from service.client.worker import WorkerClient
 from service.object_store import StoreError
