@@ -86,8 +86,8 @@ class NeighborIndex:
                 # Stable, so ties keep their order.
                 similarity, order = torch.sort(similarity, descending=True, stable=True)
                 similarity, position = similarity[:k], position[order[:k]]
-        neighbors = zip(position.tolist(), similarity.tolist(), strict=True)
-        return [Neighbor(self.keys[at], self._label(at), value) for at, value in neighbors]
-
-    def _label(self, position: int) -> str | None:
-        return None if self._labels is None else self._labels[position]
+        labels = self._labels
+        return [
+            Neighbor(self.keys[at], None if labels is None else labels[at], value)
+            for at, value in zip(position.tolist(), similarity.tolist(), strict=True)
+        ]

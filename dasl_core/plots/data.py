@@ -1,4 +1,7 @@
-"""Data of the plots: neighbors, maps and histograms at every stored evaluation, and thumbnails."""
+"""Data of the plots: neighbors, maps and histograms at every stored evaluation, and thumbnails.
+
+The axes of successive maps, of two principal components, are aligned.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dasl_core.plots.facts import RunFacts
-from dasl_core.plots.history import History
+from dasl_core.plots.history import History, Shown
 from dasl_core.plots.images import ShownImages, sheet_columns
 
 QUERIES, NEIGHBORS = 8, 7
@@ -50,9 +53,7 @@ def neighbors_data(
         "queries": [numbers[query] for query in queries],
         "evaluations": [
             {
-                "step": evaluation.step,
-                "epoch": evaluation.epoch,
-                "subject": evaluation.subject,
+                **_about(evaluation),
                 "neighbors": [[numbers[position] for position in row] for row in evaluation.neighbors.tolist()],
                 "distances": [
                     [round(max(0.0, 1 - cosine), 6) for cosine in row]
@@ -95,9 +96,7 @@ def map_data(history: History) -> dict[str, Any]:
         "images": THUMBNAILS_INDEX,
         "evaluations": [
             {
-                "step": evaluation.step,
-                "epoch": evaluation.epoch,
-                "subject": evaluation.subject,
+                **_about(evaluation),
                 "explained": [round(share, 4) for share in evaluation.explained],
                 "x": _coordinates(evaluation.map[:, 0]),
                 "y": _coordinates(evaluation.map[:, 1]),
@@ -105,6 +104,10 @@ def map_data(history: History) -> dict[str, Any]:
             for evaluation in history.evaluations
         ],
     }
+
+
+def _about(shown: Shown) -> dict[str, Any]:
+    return {"step": shown.step, "epoch": shown.epoch, "subject": shown.subject}
 
 
 def _coordinates(values: np.ndarray) -> list[float]:
@@ -137,3 +140,35 @@ def histograms_data(history: History, labeled: bool) -> dict[str, Any]:
 
 def _five_digits(value: float) -> float:
     return float(f"{value:.5g}")
+
+
+def principal_components(features: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
+    """Project features (N, d) to their two principal components, (N, 2) float32.
+
+    Also returns the share of the variance on each. Rows are first scaled to length 1, as in the cosine search of
+    neighbors. The largest coordinate of each axis is positive.
+    """
+    x = features.astype(np.float64)
+    x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+    x -= x.mean(axis=0)
+    count, width = x.shape
+    # The eigenvectors of the smaller Gram matrix are the components, or the coordinates.
+    gram = x.T @ x if width <= count else x @ x.T
+    values, vectors = np.linalg.eigh(gram)
+    values, vectors = np.maximum(values[::-1][:2], 0), vectors[:, ::-1][:, :2]
+    coordinates = x @ vectors if width <= count else vectors * np.sqrt(values)
+    missing = 2 - coordinates.shape[1]
+    coordinates = np.pad(coordinates, ((0, 0), (0, missing)))
+    largest = coordinates[np.abs(coordinates).argmax(axis=0), [0, 1]]
+    coordinates *= np.where(largest < 0, -1, 1)
+    total = max(float(np.trace(gram)), 1e-30)
+    first, second = (float(value) / total for value in np.pad(values, (0, missing)))
+    return coordinates.astype(np.float32), (min(first, 1.0), min(second, 1.0))
+
+
+def aligned(coordinates: np.ndarray, previous: np.ndarray) -> np.ndarray:
+    """Align a map (N, 2) with the previous one by rotation or reflection (orthogonal Procrustes)."""
+    product = coordinates.T.astype(np.float64) @ previous.astype(np.float64)
+    left, _, right = np.linalg.svd(product)
+    turned: np.ndarray = (coordinates @ (left @ right)).astype(np.float32)
+    return turned

@@ -79,10 +79,15 @@ class FirstSpec:
             self._spec["augment"] = {"flip": 0.0}
         automatic = self._resolved()
         self._default_held_out = estimate(automatic, index.facts()).held_out_images
-        if fraction := self._larger_holdout():
+        # More than the default, if there are enough images.
+        fraction = math.ceil(100 * FEWEST_IMAGES / len(index)) / 100
+        if self._default_held_out < FEWEST_IMAGES and fraction <= _LARGEST_HOLDOUT:
             self._spec["evaluate"] = {"holdout": {"fraction": fraction}}
             automatic = self._resolved()
-        self._epochs, self._all_epochs = self._fitting_epochs(automatic), automatic.train.epochs
+        self._epochs = self._all_epochs = automatic.train.epochs
+        bounds = self._seconds(automatic)
+        if bounds is not None and bounds[1] > LONGEST_SECONDS:
+            self._epochs = max(1, int(self._epochs * LONGEST_SECONDS / bounds[1]))
         self._spec["train"] = {"epochs": self._epochs}
         self._chosen = self._resolved()
 
@@ -90,24 +95,10 @@ class FirstSpec:
         spec = JobSpec.model_validate(self._spec)
         return resolve(spec, self._index.facts(), has_gpus=self._gpus > 0)
 
-    def _larger_holdout(self) -> float | None:
-        """Return the fraction that holds out `FEWEST_IMAGES` if the default does not, given enough images."""
-        if self._default_held_out >= FEWEST_IMAGES:
-            return None
-        fraction = math.ceil(100 * FEWEST_IMAGES / len(self._index)) / 100
-        return fraction if fraction <= _LARGEST_HOLDOUT else None
-
     def _seconds(self, resolved: ResolvedJobSpec) -> tuple[float, float] | None:
         if self._gpus:
             return None
         return seconds_on_cores(estimate(resolved, self._index.facts()), resolved, self._cores)
-
-    def _fitting_epochs(self, resolved: ResolvedJobSpec) -> int:
-        """Return the number of epochs that fit into an hour, or all."""
-        bounds, epochs = self._seconds(resolved), resolved.train.epochs
-        if bounds is None or bounds[1] <= LONGEST_SECONDS:
-            return epochs
-        return max(1, int(epochs * LONGEST_SECONDS / bounds[1]))
 
     def text(self) -> str:
         """Return the content of the file."""

@@ -91,7 +91,10 @@ class Delivery:
     def _run(self) -> None:
         try:
             while not self._done and not self._abandoned:
-                self._wait_for_work()
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: not self._started or self._waiting or self._publish or self._ending
+                    )
                 try:
                     self._work()
                 except OSError as error:
@@ -107,12 +110,6 @@ class Delivery:
                 self._tracker.close()
             except Exception:
                 logger.exception("%s cannot be closed", self._tracker.name)
-
-    def _wait_for_work(self) -> None:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not self._started or self._waiting or self._publish or self._ending
-            )
 
     def _work(self) -> None:
         """Do all due work.

@@ -42,7 +42,8 @@ class TensorBoard:
             ) from error
         # The start of a session makes TensorBoard drop an earlier session's steps from there on.
         session = events.SessionLog(status=events.SessionLog.START)
-        now, step = time.time(), self._run.first_step
+        resumed = self._run.resume_step
+        now, step = time.time(), 0 if resumed is None else resumed + 1
         first = [
             events.Event(wall_time=now, file_version="brain.Event:2"),
             events.Event(wall_time=now, step=step, session_log=session),

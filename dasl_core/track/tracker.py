@@ -43,11 +43,6 @@ class TrackedRun:
     url: str | None = None
     hosts: Sequence[str] | None = None
 
-    @property
-    def first_step(self) -> int:
-        """First reported step of this attempt; 0, for the baselines, from scratch."""
-        return 0 if self.resume_step is None else self.resume_step + 1
-
 
 class TrackerUnusable(Exception):
     """The tracker cannot work in this run; non-retryable."""

@@ -29,11 +29,10 @@ from dasl_core.data.canvases import Canvases
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.plots.curves import curves
-from dasl_core.plots.data import thumbnails
+from dasl_core.plots.data import aligned, principal_components, thumbnails
 from dasl_core.plots.facts import RunFacts
 from dasl_core.plots.history import MOST_EVALUATIONS, Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
-from dasl_core.plots.projection import aligned, principal_components
 from dasl_core.plots.style import label_lines, new_figure, write_png
 from dasl_core.spec import Holdout
 from dasl_core.train.plotting import Plotter

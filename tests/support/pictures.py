@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dasl_core.plots import data
+from dasl_core.plots.data import aligned, principal_components
 from dasl_core.plots.history import Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
-from dasl_core.plots.projection import aligned, principal_components
 
 CLASSES = ("avocet", "bittern", "curlew", "dunlin", "egret", "fulmar", "gannet", "heron", "ibis")
 HELD_OUT, TRAIN = 160, 320
