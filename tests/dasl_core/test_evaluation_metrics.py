@@ -26,33 +26,6 @@ def clouds(
     return centres[y] + spread * torch.randn(len(y), width, generator=generator), y
 
 
-def naive_knn(
-    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, k: int, temperature: float
-) -> float:
-    bank, queries = F.normalize(train_x.double(), dim=1), F.normalize(test_x.double(), dim=1)
-    correct = 0
-    for query, label in zip(queries, test_y, strict=True):
-        similarity = bank @ query
-        votes: dict[int, float] = {}
-        for index in similarity.argsort(descending=True)[:k].tolist():
-            weight = math.exp(similarity[index].item() / temperature)
-            votes[int(train_y[index])] = votes.get(int(train_y[index]), 0.0) + weight
-        correct += max(votes, key=lambda c: votes[c]) == int(label)
-    return correct / len(test_y)
-
-
-@pytest.mark.parametrize("k", [1, 5, 20, 45])
-@pytest.mark.parametrize("temperature", [0.07, 1.0])
-def test_knn_equals_naive_vote(k: int, temperature: float) -> None:
-    x, y = clouds(spread=1.2)
-    y = 10 * y - 7
-    train, test = slice(0, 45), slice(45, 60)
-    arguments = (x[train], y[train], x[test], y[test])
-    expected = naive_knn(*arguments, k, temperature)
-    assert 0.1 < expected < 1
-    assert evaluate.knn_accuracy(*arguments, k=k, temperature=temperature) == expected
-
-
 def test_knn_weights_votes_by_similarity() -> None:
     bank = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
     query = torch.tensor([[1.0, 0.05]])
@@ -73,16 +46,21 @@ def test_knn_handles_corner_cases() -> None:
     assert evaluate.knn_accuracy(x.bfloat16(), y, x[:5].bfloat16(), y[:5], k=1) == 1.0
 
 
-@pytest.mark.parametrize("k", [3, 20])
-def test_knn_equals_scikit_learn(k: int) -> None:
+@pytest.mark.parametrize("k", [1, 3, 20, 45])
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_knn_equals_scikit_learn(k: int, temperature: float) -> None:
     x, y = clouds(classes=9, per_class=20, spread=1.5, seed=4)
+    y = 10 * y - 7
     train, test = slice(0, 120), slice(120, 180)
     voters = KNeighborsClassifier(
-        n_neighbors=k, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07)
+        n_neighbors=k,
+        metric="cosine",
+        weights=lambda distance: np.exp((1 - distance) / temperature),
     ).fit(x[train].numpy(), y[train].numpy())
     expected = voters.score(x[test].numpy(), y[test].numpy())
     assert 0.2 < expected < 1
-    actual = evaluate.knn_accuracy(x[train], y[train], x[test], y[test], k=k)
+    arguments = (x[train], y[train], x[test], y[test])
+    actual = evaluate.knn_accuracy(*arguments, k=k, temperature=temperature)
     assert actual == pytest.approx(expected, abs=1e-9)
 
 

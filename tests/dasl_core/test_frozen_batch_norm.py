@@ -1,7 +1,5 @@
 """`backbone.freeze_batch_norm`: statistics, weights and biases of the start are kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmark of a GPU, with tiny networks on a CPU."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator

@@ -85,18 +85,9 @@ def test_resumed_job_continues_the_same_run(
     assert params["track.mlflow.tracking_uri"] == server
     assert params["evaluate.retrieval"] == "[1, 2]"
 
-    checkpoint = recorder.last_checkpoint
+    resumed: dict[str, Any] = {"resume": recorder.last_checkpoint, "resume_step": 5}
     rest = Recorder(tmp_path / "rest")
-    second = train_tracked(
-        pictures,
-        cache,
-        tmp_path,
-        track,
-        recorder=rest,
-        attempt=2,
-        resume=checkpoint,
-        resume_step=5,
-    )
+    second = train_tracked(pictures, cache, tmp_path, track, recorder=rest, attempt=2, **resumed)
     assert second.outcome == "succeeded"
     assert second.events("tracking") == first.events("tracking")
     assert "tracking_failed" not in {kind for kind, _, _ in rest.events}
@@ -111,16 +102,8 @@ def test_resumed_job_continues_the_same_run(
     assert [step for step, _ in history(server, run, "backbone/knn_top1")] == [6, TOTAL]
 
     # A third one, after a crash, repeats steps that the run has.
-    again = train_tracked(
-        pictures,
-        cache,
-        tmp_path,
-        track,
-        recorder=Recorder(tmp_path / "again"),
-        attempt=3,
-        resume=checkpoint,
-        resume_step=5,
-    )
+    last = Recorder(tmp_path / "again")
+    again = train_tracked(pictures, cache, tmp_path, track, recorder=last, attempt=3, **resumed)
     assert again.outcome == "succeeded"
     run = run_of(server, "birds / 2026")
     assert history(server, run, "train/loss") == list(enumerate(losses, start=1))

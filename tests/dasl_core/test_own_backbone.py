@@ -1,7 +1,5 @@
 """`pretrain` on a backbone of the user."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pretrain` on a map-style data set, and with an augmentation of the user."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

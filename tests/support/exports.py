@@ -1,7 +1,5 @@
 """Helpers for tests of exports: kinds of backbones, and readers that do not import this project."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

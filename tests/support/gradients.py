@@ -1,7 +1,5 @@
 """Access to gradients that must exist."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

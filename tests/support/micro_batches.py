@@ -1,7 +1,5 @@
 """Gradients of a batch that is computed in micro-batches, for tests of methods."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 

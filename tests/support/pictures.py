@@ -1,7 +1,5 @@
 """Pictures of a run as data, written by the core from features that learn to tell painted images apart."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Runs with trackers, and readers of what these wrote."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

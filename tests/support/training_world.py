@@ -1,7 +1,5 @@
 """Helpers for tests of training: small image folders, tiny specs, a recording reporter."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
