@@ -44,7 +44,7 @@ class Home:
         self.refusals: dict[str, tuple[int, dict[str, Any] | None]] = {}
         self.answers: dict[str, dict[str, Any]] = dict(ANSWERS)
         self.changed = threading.Condition()
-        self.up()
+        self.port, self.is_up = 0, False
 
     @property
     def reports(self) -> list[tuple[str, dict[str, Any]]]:
@@ -56,18 +56,16 @@ class Home:
         with self.changed:
             assert self.changed.wait_for(condition, timeout=DEADLINE)
 
-    def up(self, port: int = 0) -> None:
-        self.server = ScriptedServer(self._answer, port)
+    def up(self) -> None:
+        """Answer, after an outage at the same address."""
+        self.server = ScriptedServer(self._answer, self.port)
         self.is_up, self.url = True, self.server.url
+        self.port = int(self.url.rpartition(":")[2])
 
     def down(self) -> None:
         if self.is_up:
             self.server.close()
         self.is_up = False
-
-    def back(self) -> None:
-        """Answer again, at the same address."""
-        self.up(int(self.url.rpartition(":")[2]))
 
     def _answer(self, request: Request) -> Answer:
         action = request.path.rsplit("/", 1)[1]
@@ -90,6 +88,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def home() -> Iterator[Home]:
     home = Home()
+    home.up()
     yield home
     home.down()
 
@@ -236,7 +235,7 @@ def test_outage_delays_reports_and_loses_none(
         reporter.evaluation(39, 1.0, "backbone", {"knn": 0.5})
         reporter.checkpoint(folder, 39, 1.0, {}, final=False)
         wait_for(lambda: caplog.text.count("does not answer") >= 3)
-        home.back()
+        home.up()
         reporter.flush()
         assert steps(home) == list(range(1, 40))
         assert [what for what, _ in home.reports][-2:] == ["evaluations", "checkpoints"]
@@ -316,7 +315,7 @@ def test_reports_queued_before_failure_arrive(
     home: Home, reporter: ApiReporter, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     home.down()
-    back = threading.Timer(0.2, home.back)
+    back = threading.Timer(0.2, home.up)
 
     def run() -> None:
         with reporter:
@@ -428,7 +427,7 @@ def test_long_outage_does_not_fill_memory(
                 sending = [] if queue._sending is None else [queue._sending]
                 batches = [e for e in (*sending, *queue._queue) if isinstance(e, list)]
                 assert sum(len(batch) for batch in batches) == queue._points <= 100
-        home.back()
+        home.up()
         reporter.flush()
         assert reporter._queue._points == 0
     assert steps(home) == sorted(set(steps(home)))
