@@ -256,22 +256,30 @@ def running(session: Session, now: datetime) -> list[Running]:
         session, [(row.id, row.number) for row in live if row.state == AttemptState.RUNNING]
     )
 
-    def holding(row: Row[*tuple[Any, ...]], stops: bool, placement: Placement | None) -> Running:
+    def holding(
+        row: Row[*tuple[Any, ...]],
+        stops: bool,
+        avoided: frozenset[str],
+        placement: Placement | None,
+    ) -> Running:
         limit = resources[row.id].limit(row.max_hours)
         ends_by = row.began_at + limit - used.get(row.id, timedelta())
         at = now if stops or row.desired != Desired.RUN else max(now, ends_by)
-        demand = resources[row.id].with_workers(row.workers)
-        if row.number is not None:
-            demand = demand.without(avoided_nodes(session, row.id, row.number))
+        demand = resources[row.id].with_workers(row.workers).without(avoided)
         placement = _of_all(demand, placement)
         return Running(demand, at, row.account_id, placement, row.tenant, row.id)
 
     return [
         *(
-            holding(row, row.stop_reason is not None, placed.get((row.id, row.number)))
+            holding(
+                row,
+                row.stop_reason is not None,
+                avoided_nodes(session, row.id, row.number),
+                placed.get((row.id, row.number)),
+            )
             for row in live
         ),
-        *(holding(row, False, None) for row in between),
+        *(holding(row, False, frozenset(), None) for row in between),
     ]
 
 
