@@ -1,9 +1,9 @@
 """Views of a batch of canvases, computed on the device of the canvases.
 
-A GPU renders a batch at once: crops by matrix multiplication, and each operation on the images that draw it.
-Their selection is copied from pinned memory, so nothing waits for the GPU. A CPU renders a few images at a time, which
-stay in its caches, on all of its threads, and resamples 8-bit crops of 64 pixels and more in 8 bits, as Pillow and
-torchvision do.
+A GPU renders a batch at once: crops by matrix multiplication, and each random operation on the images for which it
+was drawn. Their selection is copied from pinned memory, so nothing waits for the GPU. A CPU renders a few images at a
+time, which stay in its caches, on all of its threads, and resamples 8-bit crops of 64 pixels and more in 8 bits, as
+Pillow and torchvision do.
 """
 
 from collections.abc import Callable, Sequence
@@ -93,7 +93,7 @@ def render_on_cpu(
             images = torch.empty_like(result)
             crop_pixels(part, hw, view, images, normalization.window)
         else:
-            part = _cut(part, result.dtype, normalization.window)
+            part = _clamped(part, result.dtype, normalization.window)
             box = view.box.to(result.dtype)
             if size >= ONE_BY_ONE_FROM:
                 images = crop_each(part, hw, box, size, view.interpolation)
@@ -101,7 +101,7 @@ def render_on_cpu(
                 images = crop_all(
                     part, hw, box, size, view.interpolation, whole_pixels=view.whole_pixels
                 )
-                images = _turn(images, view)
+                images = _transpose(images, view)
         _finish(images, view, normalization, result)
 
     items = []
@@ -128,7 +128,7 @@ def render_batch(
     boxes = [to_device(view.box.to(precision), device) for view, _ in views]
     for start in range(0, len(canvases), step):
         rows = slice(start, start + step)
-        part = _cut(canvases[rows], precision, normalization.window)
+        part = _clamped(canvases[rows], precision, normalization.window)
         for (view, size), box, images in zip(views, boxes, rendered, strict=True):
             images[rows] = crop_all(
                 part,
@@ -139,18 +139,18 @@ def render_batch(
                 whole_pixels=view.whole_pixels,
             )
     for (view, _), images in zip(views, rendered, strict=True):
-        _finish(_turn(images, view), view, normalization, images)
+        _finish(_transpose(images, view), view, normalization, images)
 
 
-def _turn(images: Tensor, view: ViewParameters) -> Tensor:
-    """Transpose the images that draw it."""
+def _transpose(images: Tensor, view: ViewParameters) -> Tensor:
+    """Transpose the images for which it was drawn."""
     if view.transposed is None:
         return images
     # A copy: the caller may write its result over the images.
     return _change(images, view.transposed, lambda pixels, _: pixels.mT.contiguous())
 
 
-def _cut(canvases: Tensor, dtype: torch.dtype, window: tuple[float, float]) -> Tensor:
+def _clamped(canvases: Tensor, dtype: torch.dtype, window: tuple[float, float]) -> Tensor:
     """Convert raw values to a floating-point type, clamped to the window."""
     pixels = canvases.to(dtype)
     return (
