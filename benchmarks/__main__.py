@@ -1,7 +1,5 @@
 """`make bench`: the benchmarks that need no GPU, one after the other."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -19,8 +19,6 @@ SimCLR's loss. A term's weight is `SHARE` divided by the median of these ratios.
 are those results, rounded to two digits.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

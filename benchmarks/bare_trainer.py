@@ -6,8 +6,6 @@ The task names the resolved spec, index, cache, storage, and the file for the ti
 Like workers.driver, it imports only in the ranks what only they need.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -6,8 +6,6 @@ written beside it. The cost of the latter is the time that `save` holds the trai
 take beyond the median of steps with nothing beside them.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

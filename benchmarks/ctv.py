@@ -5,8 +5,6 @@ at H = 8192, h = 128 in float32, and less extra memory than 20 matrices of that 
 (H, H, h) tensor would be 8192 of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ system takes back when it needs them. Neighbors are those of images of the embed
 the process of a search finds them.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import statistics

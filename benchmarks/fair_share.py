@@ -14,8 +14,6 @@ In a second run only preemptible jobs are submitted on weekends, so that every M
 5 % of what these jobs use may be lost by that.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import math

@@ -5,8 +5,6 @@ them with `dasl init`, and submits it. Their 64 pixels are reduced to 32, then t
 four times as much. On two cores the job on 32 pixels must take at most a minute.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

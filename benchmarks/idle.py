@@ -5,8 +5,6 @@ after an hour without work, and with Ray, after a job, with its standby processe
 submission to the first training step are those of a job for which Ray is started, and of the next one.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

@@ -6,8 +6,6 @@ ellipses of other brightness for edges. At quality 90, one of 500x375 pixels has
 4000x3000 about 2 MB.
 """
 
-from __future__ import annotations
-
 import io
 import multiprocessing
 import os

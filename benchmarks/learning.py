@@ -14,8 +14,6 @@ Each run is a process with one thread; ``--side-by-side`` sets how many run at a
 keeps finished runs, which are not repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Training steps made of lightly's parts, assembled as in the examples of its documentation."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Needs nothing but LightlyTrain, and prints one line of JSON: the seconds of each epoch.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

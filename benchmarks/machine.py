@@ -1,7 +1,5 @@
 """The environment of a measurement, and the file of its results."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Peak memory of a computation in a fresh process, where freed memory that is kept cannot hide growth."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

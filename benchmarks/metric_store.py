@@ -6,8 +6,6 @@ more steps, and the dispatcher's code thins as many. The time of its answer must
 each series must be the true ones.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import tempfile

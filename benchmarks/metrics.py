@@ -6,8 +6,6 @@ features. This increase must not grow with the number of features, so that a ban
 little more than its own 10 GiB; the limit is 512 MiB.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

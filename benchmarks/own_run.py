@@ -1,7 +1,5 @@
 """Our side of a comparison: the trainer of a real run, on a folder of images."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path

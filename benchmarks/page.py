@@ -5,8 +5,6 @@ seconds until the first row, or the first curve, is drawn, bytes that went over 
 points of a series that the page holds. The database is SQLite, and the API runs in this process.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Processor time of this process and its children, also of those that still run."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

@@ -14,8 +14,6 @@ The clusters of cluster-used DAR (k = 1,000 among 100,000 rows, initialization a
 computed once an epoch, not in the step, and have no limit here.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ Then rooms for workers are computed on random clusters, some of whose workers ha
 be promised room that does not exist.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import random

@@ -7,8 +7,6 @@ half as long for each later one, once the node's standby processes are ready aga
 `dasl serve` to its first response on ``/livez`` must be at most 3 s.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

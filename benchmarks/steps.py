@@ -10,8 +10,6 @@ without an assumption about the distribution of times). The whole interval must 
 that noise alone cannot pass.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -6,8 +6,6 @@ AdamW, alone and with SEC: the norms of its embeddings and their rotation per st
 reviewers.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

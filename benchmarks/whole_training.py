@@ -6,8 +6,6 @@ after the first epoch. The model alone, on views that are there, tells what no l
 virtual environment of its own, because its dependencies are not ours: `--lightly-train PYTHON` names its Python.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

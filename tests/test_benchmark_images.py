@@ -1,7 +1,5 @@
 """Images and their places in the benchmarks of data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

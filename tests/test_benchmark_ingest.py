@@ -1,7 +1,5 @@
 """Parts of the benchmark of ingest."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Statistics that the benchmarks report."""
 
-from __future__ import annotations
-
 import math
 from math import comb
 

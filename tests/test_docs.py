@@ -1,7 +1,5 @@
 """The documentation matches the code: settings, defaults, commands, endpoints, links."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -4,8 +4,6 @@ A block that no test runs has `<!-- not run: REASON -->` above its fence. Those 
 a real API with a job that has ended. What needs workers runs elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Each published environment alone: its modules import, its commands answer, and what it lacks is named."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

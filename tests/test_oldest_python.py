@@ -1,7 +1,5 @@
 """The source runs on Python 3.11.0: mypy checks the minor version, these tests the patch."""
 
-from __future__ import annotations
-
 import ast
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """Distributions contain the right files, and published specs are valid."""
 
-from __future__ import annotations
-
 import subprocess
 import tarfile
 import tomllib

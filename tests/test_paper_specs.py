@@ -1,7 +1,5 @@
 """The specs of the papers' tables: generated from these tables, and valid for their data sets."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

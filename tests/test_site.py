@@ -1,7 +1,5 @@
 """The site of the documentation: built strictly, whole, linked, searchable, and without another origin."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

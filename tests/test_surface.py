@@ -1,7 +1,5 @@
 """The public surface changes only together with its recorded copy."""
 
-from __future__ import annotations
-
 from tools.surface import SURFACE, surface
 
 

@@ -1,7 +1,5 @@
 """Tests that start Ray are of two groups, each on one xdist worker, so that at most two of them run at a time."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The settings that authors publish: tests/fixtures/authors_settings.yaml, read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@
 verdict, which the page quotes.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

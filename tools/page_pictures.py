@@ -4,8 +4,6 @@ A service trains the demo's job on the images that come with DASL, without a reg
 Chromium opens its page. It takes a quarter of an hour on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import shutil

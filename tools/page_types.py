@@ -5,8 +5,6 @@ TypeScript knows the syntax of JSX, not that of htm's templates. It therefore ch
 components are checked, too. `api.d.ts` beside them has the types of the API, made from its OpenAPI document.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

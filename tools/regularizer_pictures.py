@@ -4,8 +4,6 @@
 regularizers of a job, and what benchmarks/ablation.py has measured.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

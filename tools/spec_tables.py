@@ -7,8 +7,6 @@ The page marks each generated block with `<!-- generated: NAME -->` and `<!-- en
 it is written by hand. `BLOCKS` lists the names.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

@@ -4,8 +4,6 @@
 the code with that file, so a change of the surface shows in the diff of the commit that makes it.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@
 a change; git ignores what is written. `threads` is written by hand in both.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

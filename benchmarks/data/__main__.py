@@ -1,7 +1,5 @@
 """Run the comparison: ``python -m benchmarks.data``."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """What is compared: each contender makes two SimCLR views of every image of an epoch."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import os

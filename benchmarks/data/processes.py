@@ -1,7 +1,5 @@
 """A process for each contender, so that none finds the threads and the memory of another one."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator

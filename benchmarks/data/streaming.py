@@ -1,7 +1,5 @@
 """litData, which is no dependency of ours: imported only if it is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ All have the parameters of lightly's `SimCLRTransform`: crops of 8 to 100 % of t
 strength 1 with probability 0.8, grayscale 0.2, blur 0.5 with sigma 0.1 to 2, ImageNet's normalization.
 """
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Run the measurements: ``python -m benchmarks.gpu``."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import logging

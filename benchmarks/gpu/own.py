@@ -1,7 +1,5 @@
 """Our training: as a job does it, its parts alone, and its model alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager

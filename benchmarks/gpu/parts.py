@@ -1,7 +1,5 @@
 """The parts of a scenario, each with its share of the time."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from contextlib import ExitStack, closing

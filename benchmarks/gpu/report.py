@@ -1,7 +1,5 @@
 """The page of a run: tables of its figures, the profiles, and what was cut."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is trained, at which size."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """lightly's parts: its transforms in a DataLoader, and its step on the same network."""
 
-from __future__ import annotations
-
 import multiprocessing
 import time
 from collections.abc import Callable, Generator

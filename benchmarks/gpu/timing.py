@@ -1,7 +1,5 @@
 """Time limits of parts, and times of steps that take turns."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping

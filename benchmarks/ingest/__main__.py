@@ -1,7 +1,5 @@
 """Run the measurements: ``python -m benchmarks.ingest``."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -3,8 +3,6 @@
 Each prints lines of JSON: its progress while it works, and its figures at the end.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import resource

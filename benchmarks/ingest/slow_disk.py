@@ -1,7 +1,5 @@
 """A slow disk, without one: reads and writes of files that take as long as on it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

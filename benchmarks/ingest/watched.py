@@ -1,7 +1,5 @@
 """A process that is measured, and killed where it should be."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -21,8 +21,6 @@ Requests are sent at a fixed rate and their latency counts from the time at whic
 seconds of each phase are not counted. Limits apply to the 99th percentile.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -1,7 +1,5 @@
 """Fill a database as if a hundred thousand jobs had run."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Iterator

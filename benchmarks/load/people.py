@@ -1,7 +1,5 @@
 """Requests of users: submit, list, watch, cancel."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

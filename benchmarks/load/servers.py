@@ -1,7 +1,5 @@
 """The processes under load: database, API as `dasl` runs it, dispatcher, and simulated drivers."""
 
-from __future__ import annotations
-
 import multiprocessing
 import re
 import signal

@@ -1,7 +1,5 @@
 """Arrays and JSON in one file, in the format of safetensors, mapped into memory when read."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Iterator, Mapping

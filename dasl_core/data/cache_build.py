@@ -1,7 +1,5 @@
 """Building of decoded images into a cache: by one process of a machine, while the others wait."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence

@@ -1,7 +1,5 @@
 """Splits and classes of a data set, from its source or its folders."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Coding of canvases as bytes: without loss for every type, or as JPEG."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from typing import Literal

@@ -1,7 +1,5 @@
 """Contact sheet of a data set: thumbnails of sample images, in one JPEG."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass

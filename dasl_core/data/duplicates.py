@@ -1,7 +1,5 @@
 """Equal and similar images of a data set."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 A broken file never fails an ingest or a job: it is skipped and listed with the reason.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ Checksums detect, before decoding, images replaced after ingest. File times woul
 restored backups with the same content.
 """
 
-from __future__ import annotations
-
 import io
 import zlib
 from collections.abc import Iterator

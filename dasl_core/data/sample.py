@@ -1,7 +1,5 @@
 """A sample of a data set's images, decoded at ingest: statistics, fingerprints, and damaged files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ footer with the SHA-256 of everything before it. It is written sequentially, so 
 checked as a stream.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

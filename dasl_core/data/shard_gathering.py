@@ -1,7 +1,5 @@
 """Gathering of a data set's shards, from the shared store or by building them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

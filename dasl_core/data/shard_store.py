@@ -1,7 +1,5 @@
 """Shared store of shards: a mounted folder or a prefix of an object store."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import io

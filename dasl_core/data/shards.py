@@ -4,8 +4,6 @@ A shard is a file in this machine's cache, in a store that nodes share, or both.
 canvases: an image whose shard is missing or damaged is drawn and coded again, with the same values.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -5,8 +5,6 @@ a file in the cache, and by writing the time into the store while it reads from 
 time: its images are decoded again, with the same values.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -6,8 +6,6 @@ CTV norm of a matrix whose columns are such differences, ``R = sum over pairs of
 The total loss is ``L_base + lambda R``, for any base loss.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

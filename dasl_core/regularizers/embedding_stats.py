@@ -5,8 +5,6 @@ the longer an embedding, the less a step changes its direction (by 1/norm^2 unde
 show the effect of SEC for an optimizer. Results stay on the device of the embeddings.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """KoLeo (Sablayrolles et al., "Spreading Vectors for Similarity Search", ICLR 2019), as in DINOv2."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -3,8 +3,6 @@
 A baseline for the question whether DAR is more than such a margin.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

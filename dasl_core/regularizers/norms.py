@@ -6,8 +6,6 @@ ordered double sum printed there is exactly twice this). Constant columns give 0
 R^{h x H} it is a seminorm whose kernel is the matrices with constant columns.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 import torch

@@ -1,7 +1,5 @@
 """Schedules of the weight of a regularizer."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, get_args
 

@@ -5,8 +5,6 @@ changes the direction of an embedding at a rate of 1/norm (1/norm^2 per SGD step
 different norms learn at different speeds; SEC makes the norms similar.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

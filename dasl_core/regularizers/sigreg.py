@@ -1,7 +1,5 @@
 """SIGReg (Balestriero and LeCun, "LeJEPA", 2025, https://arxiv.org/abs/2511.08544)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,8 +1,6 @@
 """Uniformity (Wang and Isola, "Understanding Contrastive Representation Learning through Alignment and
 Uniformity on the Hypersphere", ICML 2020)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The regularizer of VISReg (Wu et al., 2026, https://arxiv.org/abs/2606.02572)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

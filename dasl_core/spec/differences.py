@@ -1,7 +1,5 @@
 """Settings that differ among resolved specs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

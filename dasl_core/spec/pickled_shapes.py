@@ -4,8 +4,6 @@ A stack machine follows the pickle's instructions and keeps only numbers, names 
 in the file, and stops at unknown instructions.
 """
 
-from __future__ import annotations
-
 import io
 import pickletools
 import struct

@@ -1,7 +1,5 @@
 """Location and selection of a data set's images."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """Check of initial weights without torch. Refuses only weights that certainly cannot be loaded."""
 
-from __future__ import annotations
-
 import math
 import zipfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """Records of a network in the files of its weights, readable without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -15,8 +15,6 @@ The name of a further file, `driver.log.of-<submission>`, says to which submissi
 database repeats an attempt whose files still exist.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator
 from dataclasses import dataclass

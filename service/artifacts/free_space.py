@@ -1,7 +1,5 @@
 """Free space of the local folders that the service writes to."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The artifact store for checkpoints, logs and plots, on any file system that fsspec supports."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator
 from datetime import timedelta

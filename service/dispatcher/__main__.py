@@ -4,8 +4,6 @@ Attempts run on without it, and the next dispatcher adopts them. With `--save-on
 and stop: for deployments that stop Ray, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import secrets

@@ -5,8 +5,6 @@ checkpoints if it ended while it could not reach the API. Only the attempt write
 processes have ended.
 """
 
-from __future__ import annotations
-
 import logging
 from datetime import datetime, timedelta
 

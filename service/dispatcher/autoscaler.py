@@ -1,7 +1,5 @@
 """Request nodes from Ray's autoscaler, by a small program that runs on Ray."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shlex

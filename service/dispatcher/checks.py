@@ -1,7 +1,5 @@
 """Checks of the artifact store and of the API, in separate loops: one that hangs must not delay the dispatcher."""
 
-from __future__ import annotations
-
 import logging
 from datetime import datetime, timedelta
 from functools import cached_property

@@ -1,7 +1,5 @@
 """How long the heartbeats of attempts have arrived without a gap."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import NamedTuple

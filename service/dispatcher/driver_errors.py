@@ -1,7 +1,5 @@
 """Errors of drivers that ended without a report."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 

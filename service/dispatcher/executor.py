@@ -4,8 +4,6 @@
 so results of the dispatcher's tests on the fake hold on Ray.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

@@ -4,8 +4,6 @@ Logs and stores may be slow, and must not delay the renewal of the dispatcher's 
 holds its resources until it is finalized.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from service import lifecycle

@@ -4,8 +4,6 @@ SQL alone decides which files to remove. Files are removed before their row is u
 interrupted removal is repeated.
 """
 
-from __future__ import annotations
-
 import logging
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta

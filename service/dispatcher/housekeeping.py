@@ -1,7 +1,5 @@
 """Upkeep of the database: remove unneeded rows and number events."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from service.dispatcher.context import DispatcherContext, passed

@@ -1,7 +1,5 @@
 """Loops over many items, in which a failing item does not block the others."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

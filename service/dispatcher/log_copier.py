@@ -5,8 +5,6 @@ then copied later, for a day. After a start, the logs of the last day are compar
 may have been killed.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ crash, the next round of any dispatcher recovers from the state in the database.
 inside a transaction.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -4,8 +4,6 @@ Points are removed before the progress of a job is recorded, so an interrupted t
 removes no other points, because the remaining ones have the same extremes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ It sends the same requests as Ray's Jobs client (`ray.dashboard.modules.job.sdk`
 version `TESTED_RAY`.
 """
 
-from __future__ import annotations
-
 import logging
 import shlex
 import threading

@@ -1,7 +1,5 @@
 """SQL for the dispatcher. The caller commits."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import datetime
 

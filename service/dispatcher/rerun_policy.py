@@ -6,8 +6,6 @@ Ray was restarted, or if the whole service was killed while it ran. Losses are c
 cause. Runs that could not reach the API are not counted.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

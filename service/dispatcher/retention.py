@@ -4,8 +4,6 @@ Previews are removed by age in `garbage`, and by size in this module. Files are 
 them, so that an interrupted removal is repeated.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta

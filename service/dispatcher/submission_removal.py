@@ -4,8 +4,6 @@ A run that Ray does not know counts as lost, so only submissions of finalized ru
 removed. The next dispatcher repeats a removal that was missed.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ An attempt that Ray does not know is lost, and the job gets a new one. The lost 
 again, because a stalled earlier dispatcher may still submit it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

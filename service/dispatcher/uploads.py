@@ -4,8 +4,6 @@ A file is completed in short rounds, because joining or checking it may take min
 over.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import time

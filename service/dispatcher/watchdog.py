@@ -3,8 +3,6 @@
 Docker restarts a container whose process ends, but not an unhealthy one.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import os

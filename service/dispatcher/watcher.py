@@ -5,8 +5,6 @@ looks up each live run in Ray before it submits one, as it may have crashed in b
 rules that differ between kinds of runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar

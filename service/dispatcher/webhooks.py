@@ -4,8 +4,6 @@ Each request runs in a thread, at most one for each webhook and a bounded number
 only its own messages. No request is made inside a transaction, and none by the loop itself.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

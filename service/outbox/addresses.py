@@ -3,8 +3,6 @@
 Otherwise the creator of a webhook could make the service send requests to machines that only the service can reach.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Sequence
 from ipaddress import (

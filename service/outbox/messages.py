@@ -1,7 +1,5 @@
 """Messages of webhooks: types, content and formats."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from typing import Any, Literal, get_args

@@ -4,8 +4,6 @@ A delivery is claimed, which counts the attempt, before anything is sent. If the
 again, but not more than `retries.MAX_ATTEMPTS` times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Schedule of retries of a message."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from datetime import datetime, timedelta

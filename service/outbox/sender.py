@@ -3,8 +3,6 @@
 Redirects and proxies of the environment are not used, because they would lead to unchecked addresses.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

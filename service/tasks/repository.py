@@ -1,7 +1,5 @@
 """SQL of tasks. Only this module moves a task's state, by guarded UPDATEs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Find and delete tasks, and limit how many wait."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Reports of attempts; each is checked against the job's current attempt."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

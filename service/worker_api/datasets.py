@@ -1,7 +1,5 @@
 """Data sets in the form that runs need."""
 
-from __future__ import annotations
-
 from sqlalchemy.orm import Session
 
 from service.datasets import repository as datasets

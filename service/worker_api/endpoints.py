@@ -3,8 +3,6 @@
 A request from a finished or superseded run gets 409 `stale-attempt`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Fencing of runs: only an owner's newest run, with its own token, may report, and only files of its own folder."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """Progress and remaining time of runs that read all images of a data set."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
 

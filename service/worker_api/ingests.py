@@ -1,7 +1,5 @@
 """Reports of ingest runs; each is checked against the data set's newest run."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session

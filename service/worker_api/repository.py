@@ -1,7 +1,5 @@
 """SQL for the reports of workers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests of searches; each is checked against the search's newest run."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Authentication of workers' requests, and their dispatch by kind of run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Reports of runs of tasks; each is checked against the task's newest run."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 

@@ -9,8 +9,6 @@ must bring back drivers and ranks. Afterwards `history` checks the tables and fi
 A results file contains one run for each seed; a run adds to the file or replaces the run of its seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

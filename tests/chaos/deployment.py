@@ -4,8 +4,6 @@ The caller acts as the supervisor of API and dispatcher and restarts them. The p
 drivers and ranks.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

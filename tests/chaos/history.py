@@ -1,7 +1,5 @@
 """Check of the invariants that every job must satisfy after any kills, in tables and files."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Killing the parts of a deployment, each as it would be killed in production."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

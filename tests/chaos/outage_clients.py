@@ -1,7 +1,5 @@
 """Clients that submit jobs continuously, and repeat the requests that fail during an outage."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

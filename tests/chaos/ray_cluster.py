@@ -4,8 +4,6 @@ The nodes are restarted at once, as a container engine does. Unlike with `LocalR
 ports, so that the dispatcher and the nodes find it again.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import shlex

@@ -7,8 +7,6 @@ The limits are those that DASL promises: adopted within 45 s, canceled within 5 
 job and no step lost, no process left behind.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

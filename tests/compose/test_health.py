@@ -1,7 +1,5 @@
 """`docker/health.py`: exit codes and messages."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

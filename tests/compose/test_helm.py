@@ -1,7 +1,5 @@
 """Static checks of the Helm chart and of the manifest that it renders; with helm installed, it is rendered."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Static checks of docker-compose.yml and the images; `run.py` starts them for real."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`docker/make_env.py`: random secrets, created once."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

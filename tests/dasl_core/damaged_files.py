@@ -1,7 +1,5 @@
 """Damaged files of every format: cut, changed, and with headers that claim what is not there."""
 
-from __future__ import annotations
-
 import io
 import random
 import struct

@@ -1,7 +1,5 @@
 """Small files of every image format, written by the libraries that people use."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

@@ -5,8 +5,6 @@
 Prints what was found, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

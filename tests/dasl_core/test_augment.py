@@ -1,7 +1,5 @@
 """Random views: unchanged properties are preserved, and changes stay within their bounds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields, replace
 from typing import Any

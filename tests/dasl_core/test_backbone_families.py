@@ -1,7 +1,5 @@
 """Networks of all tested families are trained, resumed bit for bit and exported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Barlow Twins' loss against lightly's and the paper's formula, and its network."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Batch normalization over all ranks equals torch's over the concatenated batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

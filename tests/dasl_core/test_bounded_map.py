@@ -1,7 +1,5 @@
 """A pool's results in order: complete, and never many ahead of their consumer."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

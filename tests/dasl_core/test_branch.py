@@ -1,7 +1,5 @@
 """Branches: runs that continue from another run's checkpoint with changed settings."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

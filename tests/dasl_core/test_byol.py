@@ -1,7 +1,5 @@
 """BYOL's loss against lightly's, its teacher, and its settings."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """Caches of several data sets: bounded in size, and never evicted while in use."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dasl cache` shows and removes decoded images."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Building of the cache file: continued after a kill at any point, watched by waiting processes, on a full disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

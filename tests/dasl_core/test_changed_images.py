@@ -1,7 +1,5 @@
 """Images that are replaced after ingest: unreadable until a refresh, and in no cache; copies are no changes."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Labels that cannot be used are reported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The contact sheet that an ingest draws."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

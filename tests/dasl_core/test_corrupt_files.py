@@ -1,7 +1,5 @@
 """Damaged files of every format: each is decoded or refused with a reason, in bounded memory."""
 
-from __future__ import annotations
-
 import io
 import logging
 import random

@@ -1,7 +1,5 @@
 """A data set of 1,000 damaged files and a few good ones: it is usable, and every file that is not has a reason."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`ctv_norm` against brute force, in value and gradient, and its properties as a seminorm."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import combinations
 from typing import Any, Literal

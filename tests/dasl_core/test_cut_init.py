@@ -1,7 +1,5 @@
 """Cut-initialization divides the weights of layers, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Decoding: correct 8-bit pixels for every image mode, and a reason for every broken file."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib

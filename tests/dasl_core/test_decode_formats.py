@@ -1,7 +1,5 @@
 """Headers and pixels of every format: the bands and levels of a file are those that come out."""
 
-from __future__ import annotations
-
 import gc
 import io
 import sys

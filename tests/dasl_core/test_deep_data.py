@@ -1,7 +1,5 @@
 """Data sets of more than 8 bits or of other bands than color: their values reach the network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DAR: the chain and its pairs, the estimators, the variants, and the guards against collapse."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, permutations
 from typing import Any, Literal

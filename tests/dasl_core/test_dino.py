@@ -1,7 +1,5 @@
 """DINO against lightly's loss, and details of its paper: center, temperatures, last layer, crops."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The EMA teacher: a frozen copy of which only the parameters are averaged."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Norm distribution and angular update, against plain formulas and at angles where cosines fail."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Images of one data set have the same bands, and values with a common scale."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

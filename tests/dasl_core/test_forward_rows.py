@@ -1,7 +1,5 @@
 """Rows of tables are read forward: each group once, of threads that are nearly in order, and in bounded memory."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Weights of DINOv2 and DINOv3, in the layouts in which they are published, continue and export."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

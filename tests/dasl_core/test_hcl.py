@@ -1,7 +1,5 @@
 """HCL against its authors' formula, and in the limits where it equals NT-Xent."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

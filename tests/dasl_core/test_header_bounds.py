@@ -1,7 +1,5 @@
 """What reading headers takes of time and memory, whatever an archive contains."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import threading

@@ -1,7 +1,5 @@
 """iBOT and the choices of DINOv2: losses against lightly's and loops, masks, and tokens under them."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

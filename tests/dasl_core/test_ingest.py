@@ -1,7 +1,5 @@
 """Ingest of real-world folders: usable images are found, broken ones are listed, none is fatal."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Weights for RGB that are adapted to images with other bands."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, Literal

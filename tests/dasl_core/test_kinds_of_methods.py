@@ -1,7 +1,5 @@
 """What methods of one kind share: precision, micro-batches, the update of a teacher, and recipes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Batches: each image once per epoch, the same on any number of ranks; and failures of the cache."""
 
-from __future__ import annotations
-
 import logging
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """Locations: the target of a path or URI, and whether it may be read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

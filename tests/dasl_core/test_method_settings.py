@@ -4,8 +4,6 @@ Covers the whole registry: a new method or setting fails here until its effect i
 `SETTING_EFFECTS` of the method's test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module

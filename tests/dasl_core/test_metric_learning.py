@@ -1,7 +1,5 @@
 """Supervised metric learning: each loss against its paper's formula, and on any number of ranks."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

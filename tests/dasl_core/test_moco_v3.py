@@ -1,7 +1,5 @@
 """MoCo v3's loss against the authors' formula, its momentum encoder and its heads."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Normalization of images: chosen by what weights were trained with, and the same everywhere."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Regularizers besides DAR and SEC: each against its formula or lightly's code, and on any number of ranks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import combinations

@@ -1,7 +1,5 @@
 """PCL: both terms of its loss against loops, its clusters, its queue, and the settings of the paper."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shapes in files that torch.save wrote, read without torch."""
 
-from __future__ import annotations
-
 import io
 import tracemalloc
 import zipfile

@@ -1,7 +1,5 @@
 """Channels, window and normalization: what "auto" becomes by the facts of a data set and its weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

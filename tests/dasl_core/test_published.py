@@ -1,7 +1,5 @@
 """Published data sets: the files of their authors become folders of classes, in the published split."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Recipes: `authors` has the values of tests/fixtures/authors_settings.yaml, `small` is the default."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The weight of a regularizer over a training."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

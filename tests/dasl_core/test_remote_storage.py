@@ -1,7 +1,5 @@
 """Requests that reading images of an object store takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The ways to render views agree: a few images at a time on a CPU, a batch as on a GPU, and torchvision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """An ingest after another one: it reads only what is new, and finds what a first ingest would."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tarfile

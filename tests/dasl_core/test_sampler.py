@@ -1,7 +1,5 @@
 """Class-balanced batches: m images of each of several classes, every image about equally often."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`method.separate_views`: batch statistics of each view alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

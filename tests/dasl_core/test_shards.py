@@ -1,7 +1,5 @@
 """Canvases in shards: the values of raw ones, or of JPEG, wherever they are read and whatever happens to the files."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """NT-Xent against the formula of the paper, term by term."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

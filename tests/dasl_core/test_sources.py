@@ -1,7 +1,5 @@
 """Sources: every kind lists the same images and opens each of them, and says what it skips."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

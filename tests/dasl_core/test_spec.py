@@ -1,7 +1,5 @@
 """Specs of jobs: invalid fields are named, and every "auto" is resolved to a value."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

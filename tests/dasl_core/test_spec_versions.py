@@ -1,7 +1,5 @@
 """Versions of stored specs: upgraders, and specs that this version cannot read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SEC: value, state, gradient, and relation to the CTV norm."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

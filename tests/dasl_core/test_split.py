@@ -1,7 +1,5 @@
 """Held-out images: the same in every run, whole classes if requested, nested by fraction."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

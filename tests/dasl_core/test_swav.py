@@ -1,7 +1,5 @@
 """SwAV against lightly's loss and the paper's formula; its queue, its prototypes, its settings."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Images that become unreadable after ingest: never cached as black, reported, and limited in number."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Decoded images that no run has used for long are removed, and nothing else."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -1,7 +1,5 @@
 """VICReg's loss against lightly's, on both sides of its covariance, and its network."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

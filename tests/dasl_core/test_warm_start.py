@@ -1,7 +1,5 @@
 """Start weights: our checkpoints, and files of timm weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """DAR as a module: the term that a job adds to its loss, with the same defaults."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

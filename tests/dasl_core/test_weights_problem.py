@@ -1,7 +1,5 @@
 """Files of weights that a network cannot load are recognized without torch, and no others."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the files of weights to start from record, and what "auto" makes of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

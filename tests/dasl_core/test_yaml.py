@@ -1,7 +1,5 @@
 """YAML specs: ambiguous values, and input that could exhaust the reader."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

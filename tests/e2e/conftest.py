@@ -1,7 +1,5 @@
 """Fixtures: one `dasl serve` for all tests of this folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

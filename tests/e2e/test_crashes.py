@@ -1,7 +1,5 @@
 """Short versions of `tests.chaos.crashes` and `tests.chaos.recovery`: kill -9 of real processes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

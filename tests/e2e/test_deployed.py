@@ -1,7 +1,5 @@
 """README's first job as it is deployed: server, Ray with its workers, and client have their own packages each."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Killed processes, diverging runs, cancelled jobs, and invalid requests."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """From a folder of images to a backbone that timm loads, through a running service."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A finished model in a running service with Ray: evaluated, embedded with, searched and exported."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The notebook of examples/ on a real service: its cells run in order, in one process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

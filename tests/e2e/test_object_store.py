@@ -1,7 +1,5 @@
 """A whole job whose images were uploaded and whose artifacts are on S3, with direct downloads."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tasks of a running service: a preview shows what the same spec draws here, and a preparation caches the images."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Jobs across two Ray nodes whose cable is cut, whose service is killed, or of which one is drained."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess

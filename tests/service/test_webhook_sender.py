@@ -1,7 +1,5 @@
 """Requests to receivers of webhooks: which addresses they reach, signatures, and bounds of time and size."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator, Sequence

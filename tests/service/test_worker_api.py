@@ -1,7 +1,5 @@
 """The worker API: reports of an attempt, and 409 for a superseded one."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers of the API for scripted servers."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from types import NoneType
 from typing import Any, get_args, get_origin

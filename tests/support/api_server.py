@@ -1,7 +1,5 @@
 """The real API on a real port, with manual versions of the dispatcher's and workers' actions."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A running API with jobs in every state, as a person meets it, and ways to make very many."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The folder of a checkpoint, of a network with random weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Temporary databases and PostgreSQL servers, in memory where possible."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import uuid

@@ -1,7 +1,5 @@
 """A dispatcher with a database, a fake executor and a clock that the test advances."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ imported, as if they were not installed. Each line of standard input is a JSON l
 with a line on standard output.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

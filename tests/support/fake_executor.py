@@ -4,8 +4,6 @@ It passes the same conformance suite as Ray's adapter. For the dispatcher's test
 drivers, lose all processes, be unavailable, and count submissions.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Published environments for real: each with its own packages and the built wheel, from uv's cache."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

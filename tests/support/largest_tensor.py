@@ -1,7 +1,5 @@
 """Measurement of the largest tensor that a computation creates."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A made-up migration that follows the real ones, as a later version of DASL would bring."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

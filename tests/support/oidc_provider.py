@@ -1,7 +1,5 @@
 """An OpenID Connect provider on loopback, which signs real tokens and can be told to sign wrong ones."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

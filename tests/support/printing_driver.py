@@ -3,8 +3,6 @@
 Its ranks are Ray's, because their output through Ray is under test; `stand_in.training` runs without Ray.
 """
 
-from __future__ import annotations
-
 import sys
 
 import workers.rank

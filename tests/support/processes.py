@@ -1,7 +1,5 @@
 """Processes of a running service, and the attempts that they belong to (Linux); free ports."""
 
-from __future__ import annotations
-
 import os
 import socket
 from dataclasses import dataclass

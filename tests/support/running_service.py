@@ -1,7 +1,5 @@
 """A real `dasl serve`, its training images, and its processes."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

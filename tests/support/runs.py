@@ -1,7 +1,5 @@
 """Look-up of runs by owner and number."""
 
-from __future__ import annotations
-
 from sqlalchemy import select
 
 from service.db.models import Run

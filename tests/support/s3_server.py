@@ -1,7 +1,5 @@
 """A real S3 server (SeaweedFS) on loopback, which tests can kill and restart."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

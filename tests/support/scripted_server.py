@@ -1,7 +1,5 @@
 """A real HTTP server with scripted answers, for outages and wrong answers that the real API never gives."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """Effects of a method's settings: declared in the method's test, checked by `test_method_settings.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

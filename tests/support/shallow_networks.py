@@ -1,7 +1,5 @@
 """Arguments that make large timm models small, with all else of their classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 VIT: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 2}

@@ -1,7 +1,5 @@
 """A short training as its worker reports it, with files of a checkpoint."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Canvases in small shards, for tests."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

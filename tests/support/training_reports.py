@@ -1,7 +1,5 @@
 """What the process of a training reports, from formulas."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from io import BytesIO

@@ -3,8 +3,6 @@
 On both, the machine's name resolves to a loopback address, as in Debian's `/etc/hosts`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

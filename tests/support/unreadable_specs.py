@@ -1,7 +1,5 @@
 """Ways in which the stored spec of a job can be unreadable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

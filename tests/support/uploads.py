@@ -1,7 +1,5 @@
 """Clients' and the dispatcher's part of uploads."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from typing import Any

@@ -1,7 +1,5 @@
 """A real HTTP receiver of webhooks, which keeps the bytes of each request, and answers as the test says."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

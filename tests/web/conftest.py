@@ -1,7 +1,5 @@
 """The page in Debian's Chromium, against a real API with jobs in every state."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

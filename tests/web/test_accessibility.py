@@ -1,7 +1,5 @@
 """Every view for everybody: axe finds nothing serious, light, dark and on a phone."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.busy_service import BusyService

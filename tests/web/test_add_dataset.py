@@ -1,7 +1,5 @@
 """Data sets that are added on the page: by a path, or sent from the computer of the browser."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """Connections of the page to the service: those of several tabs, of a session that has ended, and lost answers."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Experiments on the page, and jobs compared in groups."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """How the page's files are served, and that the vendored ones are those that were published."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a service without jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

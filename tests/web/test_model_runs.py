@@ -1,7 +1,5 @@
 """Finished models at work, and what happens between the first list and the stream of events."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The numbers that the page shows, as its modules compute them: without a service."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit

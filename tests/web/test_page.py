@@ -1,7 +1,5 @@
 """What a person does on the page."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pictures of a job: neighbors, map and histograms at each evaluation."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """What a person does on the page in the first hour, on a real `dasl serve` that really trains."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the page does while its service is away, starts, or has ended its session."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

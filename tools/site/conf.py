@@ -4,8 +4,6 @@ The pages are the Markdown files of the repository at their own paths, so that a
 site. `NAVIGATION` lists them: Sphinx warns of a page that is missing there, and `-W` turns a warning into an error.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoding of image files of every format, depth, number of bands and orientation to arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import IO, NamedTuple

@@ -1,7 +1,5 @@
 """DICOM images: the first frame, in the units of the modality (such as Hounsfield units)."""
 
-from __future__ import annotations
-
 from typing import IO, Any, NamedTuple
 
 import numpy as np

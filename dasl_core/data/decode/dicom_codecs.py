@@ -3,8 +3,6 @@
 GDCM, which pydicom would use, crashed the process on eleven of 4,000 damaged files.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

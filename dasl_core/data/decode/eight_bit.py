@@ -1,7 +1,5 @@
 """Decoding of any depth to 8 bits."""
 
-from __future__ import annotations
-
 import os
 from typing import IO
 

@@ -1,7 +1,5 @@
 """Memory bounds for reading headers of untrusted files."""
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """NumPy's .npy files: an array (H, W) or (H, W, bands)."""
 
-from __future__ import annotations
-
 from threading import Lock
 from typing import IO
 

@@ -1,7 +1,5 @@
 """Images that Pillow decodes: JPEG, PNG, WebP, HEIC and others, and most TIFFs of 8 bits."""
 
-from __future__ import annotations
-
 from typing import IO
 
 import numpy as np

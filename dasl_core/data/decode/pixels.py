@@ -1,7 +1,5 @@
 """Decoded pixels, and their conversion to the bands and type of a data set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

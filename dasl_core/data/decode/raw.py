@@ -1,7 +1,5 @@
 """Camera RAW files, by the JPEG preview that cameras put into them."""
 
-from __future__ import annotations
-
 import io
 from typing import IO, Any
 

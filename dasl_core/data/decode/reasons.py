@@ -1,7 +1,5 @@
 """Reasons why an image cannot be decoded, each a one-line sentence."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """TIFFs of any depth and number of bands: by Pillow where it loses nothing, else by tifffile."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Any

@@ -1,7 +1,5 @@
 """A stack of images in one `.npy` file."""
 
-from __future__ import annotations
-
 import io
 import math
 from functools import cached_property

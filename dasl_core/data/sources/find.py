@@ -1,7 +1,5 @@
 """Detection of a location's kind of source."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """A folder in which each file is an image."""
 
-from __future__ import annotations
-
 from typing import BinaryIO
 
 from dasl_core.data.sources.base import (

@@ -1,7 +1,5 @@
 """Forward-only reading of table rows with a bounded cache."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator

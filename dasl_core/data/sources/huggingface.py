@@ -1,7 +1,5 @@
 """Data sets of the Hugging Face hub, and those saved by `datasets`."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

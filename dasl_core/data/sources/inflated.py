@@ -1,7 +1,5 @@
 """A deflated file that is inflated only as far as it is read."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from typing import Any, BinaryIO

@@ -1,7 +1,5 @@
 """Tables of images: Parquet files, as Hugging Face `datasets` and others write them."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Detection of a data set's splits by the names of folders and files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Access to local files and object stores: list, open, and read in part."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

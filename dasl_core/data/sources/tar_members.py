@@ -1,7 +1,5 @@
 """Members of a tar archive, even if damaged."""
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO

@@ -1,7 +1,5 @@
 """Tables of tenants, users, tokens, sessions, usage and the audit log."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import (

@@ -1,7 +1,5 @@
 """Base of all tables: column types and names of constraints."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Tables of the cluster: the dispatcher's snapshot, drains and leases."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import (

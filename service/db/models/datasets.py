@@ -1,7 +1,5 @@
 """Tables of data sets: versions and uploads."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import (

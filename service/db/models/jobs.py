@@ -1,7 +1,5 @@
 """Tables of jobs and experiments."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from sqlalchemy import (

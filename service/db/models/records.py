@@ -1,7 +1,5 @@
 """Tables of the records of jobs: events, metrics, evaluations, checkpoints and artifacts."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import (

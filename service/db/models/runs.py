@@ -1,7 +1,5 @@
 """Tables of runs: processes on the cluster that work on a job, a data set or a task."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import (

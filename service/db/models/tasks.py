@@ -1,7 +1,5 @@
 """Tables of tasks on data sets and checkpoints."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of webhooks and their deliveries."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import (

@@ -1,7 +1,5 @@
 """SQL of nodes to avoid: an attempt of the job failed there before its first step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple

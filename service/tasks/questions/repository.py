@@ -1,7 +1,5 @@
 """SQL of the questions to searches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any

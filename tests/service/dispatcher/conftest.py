@@ -1,7 +1,5 @@
 """Fixtures: a dispatcher on a database, with a clock that only the test moves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints whose registration never arrived are registered once their attempt has ended."""
 
-from __future__ import annotations
-
 import json
 import signal
 from datetime import timedelta

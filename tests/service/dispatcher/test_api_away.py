@@ -1,7 +1,5 @@
 """Outages of the API alone: no job fails by one, and nothing starts in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """How long an attempt counts as heard: without gaps, however seldom the dispatcher looks."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import cast

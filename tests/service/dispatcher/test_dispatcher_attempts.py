@@ -1,7 +1,5 @@
 """Attempts from start to end, with a fake executor and a clock that the test moves."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """Death of a dispatcher at any moment: its successor loses nothing and submits nothing twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """What the dispatcher reports of itself, and that it ends when it is stuck."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ after a commit, and retry as their clients do; the fake executor runs real proce
 own clock.
 """
 
-from __future__ import annotations
-
 import itertools
 from contextlib import suppress
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Database outages: the dispatcher waits for the database and keeps its identity."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from datetime import timedelta
 

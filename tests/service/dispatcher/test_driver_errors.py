@@ -1,7 +1,5 @@
 """Messages of drivers that ended without a report."""
 
-from __future__ import annotations
-
 import pytest
 
 from service.dispatcher.driver_errors import driver_ended

@@ -1,7 +1,5 @@
 """Conformance suite of executors, run on the fake and on a real local Ray."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """An executor that runs only while there is work: what the dispatcher asks of it, and what the API tells meanwhile."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The history check of `tests.chaos.crashes`: it accepts a valid history and detects violations."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from datetime import timedelta

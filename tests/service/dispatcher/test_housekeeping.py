@@ -1,7 +1,5 @@
 """Upkeep of tables: what is removed, and what stays."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Order of ingests: tenants take turns, and one that hangs frees its place."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The log copier: what it copies of a driver's log, how much it reads, and what it keeps."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

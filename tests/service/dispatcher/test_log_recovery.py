@@ -1,7 +1,5 @@
 """Ends of logs whose attempts were finalized while the artifact store was away."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """`MetricThinner`: old points go, extremes stay, whatever is killed or repeated."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The Ray executor understands what Ray answers, and says what it does not understand."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

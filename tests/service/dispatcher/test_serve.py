@@ -1,7 +1,5 @@
 """A real `dasl serve`: API, dispatcher and Ray in one process tree, with the stand-in for training."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

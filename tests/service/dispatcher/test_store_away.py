@@ -1,7 +1,5 @@
 """Outages of the artifact store: no job fails by one, and none starts in it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Removal of ended submissions from Ray: what is removed, when, and what stays."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

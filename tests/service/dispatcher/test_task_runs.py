@@ -1,7 +1,5 @@
 """Runs of previews and preparations: tenants take turns, and ones that end without a report are repeated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 

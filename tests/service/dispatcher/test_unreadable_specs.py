@@ -1,7 +1,5 @@
 """A dispatcher with a job whose stored spec cannot be read starts and finalizes the other jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

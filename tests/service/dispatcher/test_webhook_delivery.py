@@ -1,7 +1,5 @@
 """Delivery of webhooks by the dispatcher: retries, ends, disabling, bounds, and the death of the process at any moment."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator

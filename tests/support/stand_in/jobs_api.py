@@ -5,8 +5,6 @@ process, once for each submission id. A driver runs with the ranks of `tests.sup
 Tests of the dispatcher alone use `tests.support.fake_executor`, which needs no process for Ray.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

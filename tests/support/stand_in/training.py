@@ -4,8 +4,6 @@
 depends on the one before it and on the seed, so a step that is lost or done twice changes the end.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
