@@ -20,7 +20,6 @@ from dasl_core.data.sources.base import (
     Source,
     SourceRecord,
     is_image_name,
-    register,
 )
 from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import file_split
@@ -62,8 +61,7 @@ class _ArchiveSource(Source):
         return content
 
 
-@register("tar")
-class TarSource(_ArchiveSource):
+class TarSource(_ArchiveSource, kind="tar"):
     """The images of tar archives, such as the shards of WebDataset.
 
     Archives must not be compressed, so that they can be read in part. A `.cls` file is the label of the image
@@ -116,8 +114,7 @@ class TarSource(_ArchiveSource):
         return open_part(self.storage, self.files[entry.file], entry.offset, entry.length)
 
 
-@register("zip")
-class ZipSource(_ArchiveSource):
+class ZipSource(_ArchiveSource, kind="zip"):
     """The images of zip archives, stored or deflated."""
 
     inflates = True

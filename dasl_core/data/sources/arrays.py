@@ -16,7 +16,6 @@ from dasl_core.data.sources.base import (
     Source,
     SourceRecord,
     check_count,
-    register,
 )
 from dasl_core.data.sources.storage import one_line
 from dasl_core.spec.locations import ReadableFolders
@@ -38,8 +37,7 @@ class _Array(NamedTuple):
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
-@register("npy")
-class ArraySource(Source):
+class ArraySource(Source, kind="npy"):
     """The images of an array (N, H, W) or (N, H, W, C) in a `.npy` file. They have no labels."""
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:

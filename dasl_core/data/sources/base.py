@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from dasl_core.data.decode import EXTENSIONS
 from dasl_core.data.sources.storage import Storage, check_location, open_storage, printable
@@ -163,6 +163,10 @@ class SourceRecord:
         return open_storage(self.root, links, allowed)
 
 
+SOURCES: dict[str, type[Source]] = {}
+"""The class of every kind of source."""
+
+
 class Source(ABC):
     """A set of images, listed once and then opened in any order by several threads.
 
@@ -187,6 +191,11 @@ class Source(ABC):
 
     files: Sequence[str] = ()
     """Files that contain images, relative to `SourceRecord.root`; empty where each image is a file."""
+
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        """Register the class of a kind of source."""
+        if kind is not None:
+            SOURCES[kind] = cls
 
     @abstractmethod
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None: ...
@@ -217,22 +226,6 @@ class Source(ABC):
     def open_header(self, entry: Entry) -> BinaryIO:
         """Open an image to read only its header, without unpacking more than needed; raises as `open`."""
         return self.open(entry)
-
-
-SOURCES: dict[str, type[Source]] = {}
-"""The class of every kind of source."""
-
-Registered = TypeVar("Registered", bound=type[Source])
-
-
-def register(kind: str) -> Callable[[Registered], Registered]:
-    """Register the class of a kind of source."""
-
-    def add(source: Registered) -> Registered:
-        SOURCES[kind] = source
-        return source
-
-    return add
 
 
 def check_count(name: str, count: int) -> None:

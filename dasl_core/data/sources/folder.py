@@ -11,15 +11,13 @@ from dasl_core.data.sources.base import (
     Source,
     SourceRecord,
     is_image_name,
-    register,
 )
 from dasl_core.data.sources.storage import check_tree
 from dasl_core.data.sources.table import NO_PATH, read_rows
 from dasl_core.spec.locations import ReadableFolders
 
 
-@register("folder")
-class FolderSource(Source):
+class FolderSource(Source, kind="folder"):
     """The images below a folder, local or in an object store."""
 
     has_folders = each_image_is_a_file = True
@@ -43,8 +41,7 @@ class FolderSource(Source):
         return self.storage.open(entry.key, entry.length)
 
 
-@register("list")
-class ListSource(Source):
+class ListSource(Source, kind="list"):
     """The images that a text file lists: one path a line, or a table with columns for path, label and split.
 
     Paths are relative to the folder of the list, or absolute. A table has a line of column names, one of which is

@@ -17,7 +17,6 @@ from dasl_core.data.sources.base import (
     Source,
     SourceRecord,
     class_name,
-    register,
 )
 from dasl_core.data.sources.splits import choose_one
 from dasl_core.data.sources.storage import check_location, check_tree
@@ -30,8 +29,7 @@ SAVED_FILES = ("dataset_info.json", "state.json")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-@register("huggingface")
-class HuggingFaceSource(Source):
+class HuggingFaceSource(Source, kind="huggingface"):
     """The images of one split of a data set that the library `datasets` loads.
 
     Its URI is ``hf://owner/name``, with ``?config=NAME&revision=NAME`` if needed; or the folder of a saved data set,

@@ -20,7 +20,6 @@ from dasl_core.data.sources.base import (
     SourceRecord,
     check_count,
     class_name,
-    register,
 )
 from dasl_core.data.sources.forward_rows import ForwardRows, Row
 from dasl_core.data.sources.splits import file_split
@@ -47,8 +46,7 @@ class _Table(NamedTuple):
     ends: np.ndarray
 
 
-@register("parquet")
-class ParquetSource(Source):
+class ParquetSource(Source, kind="parquet"):
     """The images of Parquet files: a column of bytes, or of `{bytes, path}` as Hugging Face's images are.
 
     An image is located by file and row. Rows of a group are read sequentially, so reading is fast in order and slow at
