@@ -1,6 +1,5 @@
 """`/v1/jobs`: submit, list, show, change, cancel, pause, resume and clone jobs."""
 
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from dasl_core.spec.base import problem
 from dasl_core.spec.errors import closest
 from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page
-from service.api.parameters import JobId
+from service.api.parameters import JobId, Moment
 from service.api.problems import field_problem
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.jobs import clones, idempotency, repository, service, submission
@@ -37,15 +36,6 @@ def _known_method(name: str | None) -> str | None:
         message = "is not a known method" + closest(name, METHODS)
         raise problem(message, name, "one of " + ", ".join(METHODS))
     return name
-
-
-def _in_utc(at: datetime | None) -> datetime | None:
-    if at is None:
-        return None
-    try:
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except OverflowError as error:
-        raise problem("is out of range", at.isoformat(), "a date and time") from error
 
 
 @router.post("", status_code=201, response_model=SubmittedJob)
@@ -94,7 +84,7 @@ def list_jobs(
     dataset: Annotated[
         str | None, Query(max_length=200, pattern=_TEXT, description="Id or name.")
     ] = None,
-    created_after: Annotated[datetime | None, AfterValidator(_in_utc)] = None,
+    created_after: Moment | None = None,
     q: Annotated[
         str | None,
         Query(

@@ -40,7 +40,7 @@ def list_tenants(
     return page(rows, limit, TenantView.model_validate, lambda row: row.name)
 
 
-# Names of earlier versions may contain slashes.
+# A name given by `dasl db admin-token` may contain slashes.
 @router.get("/{tenant:path}")
 def show_tenant(tenant: str, caller: Reader, session: ReadSession) -> TenantView:
     """Show a tenant; callers who are not operators see only their own."""

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from dasl_core.spec.base import problem
 from dasl_core.spec.errors import LINE_PATTERN
 
-# What the table holds: earlier versions accepted any line of text.
+# `dasl db admin-token` names a tenant with any line of text.
 TenantName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
 
 Quota = Annotated[int | None, Field(ge=0, le=1_000_000)]
