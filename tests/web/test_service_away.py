@@ -18,7 +18,8 @@ class Restarted:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self.service = Service(home)
+        # A stream notices at its heartbeat that its session has ended.
+        self.service = Service(home, stream_heartbeat_seconds=0.5)
 
     def stop(self) -> None:
         self.service.close()
