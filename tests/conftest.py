@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from tools import sync_client
 
@@ -29,10 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         sync_client.main()  # what is tested is what `service/client/aio` says now
     # How long an example takes says how busy the machine is, and nothing of what is tested. The same examples
-    # every time: a change does not fail by what it has not touched.
+    # every time: a change does not fail by what it has not touched. So none are made of the constants of the
+    # modules that were imported before the test.
     settings.register_profile("any machine", deadline=None, derandomize=True)
     settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
     settings.load_profile("any machine")
+    if not config.getoption("hypothesis_profile", default=None):
+        providers._get_local_constants = lambda: providers._local_constants
     # Importing everything makes a million objects that stay. Python else walks all of them 26 times
     # meanwhile, which is a fifth of the collection's time.
     gc.disable()
