@@ -45,6 +45,7 @@ from tests.support.gradients import gradient
 from tests.support.training_world import (
     KIN,
     Recorder,
+    families_first,
     open_trainer,
     resolved,
     run,
@@ -488,7 +489,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
     }
 
 
-@pytest.mark.parametrize("method", REGISTRY)
+@pytest.mark.parametrize("method", families_first(REGISTRY))
 def test_run_on_two_ranks_equals_run_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:

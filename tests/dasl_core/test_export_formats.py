@@ -189,6 +189,7 @@ def test_onnx_check_is_relative_and_refuses_nan() -> None:
         off_by(1.0, float("nan"))
 
 
+@pytest.mark.slow
 def test_torch_program_needs_only_torch_and_contains_no_pickle(
     pictures: DatasetIndex, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def result_of(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
     return result, (folder / "gpu.md").read_text()
 
 
+@pytest.mark.slow
 def test_every_part_of_the_gpu_benchmark_measures(tmp_path: Path) -> None:
     result, page = result_of(tmp_path)
     assert result["cut"] == []

@@ -78,6 +78,7 @@ def test_neighbors_need_an_embedding(opened: Watched, busy: BusyService) -> None
     expect(page.get_by_role("dialog", name="Embed a data set")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_neighbors_of_a_key_and_of_a_file(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
