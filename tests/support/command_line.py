@@ -1,11 +1,16 @@
 """The command `dasl`, in the process of the test."""
 
 import json
+from functools import cache
 from typing import Any
 
+from typer import testing
 from typer.testing import CliRunner, Result
 
 from service.cli.app import app
+
+# Typer else makes all commands, a hundred, anew for each call.
+testing._get_command = cache(testing._get_command)  # type: ignore[attr-defined]
 
 
 def run(*arguments: object, code: int = 0, stdin: str | None = None) -> Result:

@@ -19,6 +19,12 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def log_settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is followed ends sooner after its job: no dispatcher copies more of it."""
+    monkeypatch.setattr("service.jobs.streams._LOG_SETTLES_SECONDS", 0.3)
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with running_service(tmp_path_factory.mktemp("home")) as running:

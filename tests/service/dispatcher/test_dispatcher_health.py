@@ -145,6 +145,8 @@ def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
 
     monkeypatch.setattr(Storage, "check_writable", hang)
     monkeypatch.setattr(loop, "_CHECK_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_CHECK_INTERVAL_SECONDS", 0.1)
+    world.restart()
     try:
         with running(world):
             assert hangs.wait(60)
