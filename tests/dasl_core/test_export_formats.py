@@ -131,6 +131,7 @@ def test_onnx_failure_keeps_checkpoint_and_is_reported(
     assert problem in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_large_onnx_weights_are_stored_in_second_file(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_large_onnx_weights_are_stored_in_second_file(
     assert names_no_place_of_this_machine(graph.read_bytes())
 
 
+@pytest.mark.slow
 def test_export_does_not_change_network_or_random_state(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

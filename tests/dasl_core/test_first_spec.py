@@ -126,6 +126,7 @@ def test_classes(tmp_path: Path) -> None:
     assert "# Labels: 4 classes of 10 images, used only to evaluate." in output.read_text()
 
 
+@pytest.mark.slow
 def test_many_photos_get_as_many_epochs_as_take_an_hour(tmp_path: Path) -> None:
     folder, output = save(tmp_path / "photos", 600, (240, 225)), tmp_path / "spec.yaml"
     init(folder, output)

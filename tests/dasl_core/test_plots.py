@@ -460,6 +460,7 @@ def test_matplotlib_without_writable_folder_does_not_fail_finished_run(
     assert "writable cache directory" in reporter.events[-1][1]
 
 
+@pytest.mark.slow
 def test_training_does_not_import_matplotlib() -> None:
     code = "import sys, dasl_core.train.build; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,6 +17,9 @@ from tools.environments import ROOT, Environment, Imports
 from tools.structure import PACKAGES, Module, read_modules
 
 LAZY = "\ndef _planted():\n    import {}\n"
+# `make lint` runs the tool itself.
+pytestmark = pytest.mark.slow
+
 GUARDED = "\ntry:\n    import {}\nexcept ImportError:\n    pass\n"
 
 

@@ -111,26 +111,22 @@ def test_rows_are_chosen_and_opened_by_keys(opened: Watched) -> None:
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    ("path", "role", "name", "texts"),
-    [
+def test_views_show_what_they_are_for(opened: Watched, busy: BusyService) -> None:
+    views: list[tuple[str, Any, str | None, list[str]]] = [
         ("jobs/{collapsed}", "alert", None, ["Collapse: uniform output", "output entropy 11.09"]),
         ("jobs/{failed}/attempts", "alert", None, ["Lower train.batch_size"]),
-        ("jobs/{failed}/attempts", "heading", "Attempt 1", [""]),
+        ("jobs/{failed}/attempts", "heading", "Attempt 1", []),
         ("queue", "row", "queued-next", ["CPU"]),
         ("cluster", "region", "Nodes", ["trainer-1"]),
-        ("cluster", "heading", "Storage", [""]),
-        ("cluster", "heading", "Use of the cluster", [""]),
-        ("jobs/{running}/pictures", "heading", "No pictures yet", [""]),
-    ],
-)
-def test_view_shows(
-    opened: Watched, busy: BusyService, path: str, role: Any, name: str | None, texts: list[str]
-) -> None:
-    shown = opened.open(path.format(**busy.jobs)).get_by_role(role, name=name)
-    expect(shown).to_be_visible()
-    for text in texts:
-        expect(shown).to_contain_text(text)
+        ("cluster", "heading", "Storage", []),
+        ("cluster", "heading", "Use of the cluster", []),
+        ("jobs/{running}/pictures", "heading", "No pictures yet", []),
+    ]
+    for path, role, name, texts in views:
+        shown = opened.open(path.format(**busy.jobs)).get_by_role(role, name=name)
+        expect(shown).to_be_visible()
+        for text in texts:
+            expect(shown).to_contain_text(text)
 
 
 def test_job_shows_verdict_curves_and_baselines(opened: Watched, busy: BusyService) -> None:

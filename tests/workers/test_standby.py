@@ -102,6 +102,7 @@ def test_module_that_fails_leaves_the_others(
     assert "standby_broken was not imported in advance: ZeroDivisionError" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modules", ["_CONTROLLER_MODULES", "_RANK_MODULES"])
 def test_modules_exist_and_only_ranks_import_torch(modules: str) -> None:
     code = (
