@@ -195,6 +195,7 @@ def test_log_survives_a_kill_between_any_two_changes_of_the_store(counted: Count
     raise AssertionError("the last round was not reached")
 
 
+@pytest.mark.slow
 def test_log_survives_a_restart_of_the_object_store(s3_server: S3Server, s3_root: str) -> None:
     log = AttemptLog(Storage(s3_root), "job_x", 1)
     written = lines(0, 60)

@@ -31,7 +31,7 @@ VIEWS = {
     [
         pytest.param(("light", DESKTOP), marks=pytest.mark.slow),
         pytest.param(("dark", DESKTOP), marks=pytest.mark.slow),
-        ("light", PHONE),
+        pytest.param(("light", PHONE), marks=pytest.mark.slow),
     ],
     indirect=True,
     ids=["light", "dark", "phone"],

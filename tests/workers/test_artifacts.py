@@ -172,6 +172,7 @@ def test_files_come_back_from_the_store_whole(
     assert artifacts.find_damage(uri, entries) == "weights is missing"
 
 
+@pytest.mark.slow
 def test_upload_survives_a_restart_of_the_object_store(
     folder: Path, tmp_path: Path, s3_server: S3Server, s3_root: str
 ) -> None:

@@ -26,6 +26,7 @@ def index(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_index_is_uploaded_once_the_store_is_back(
     index: Path, tmp_path: Path, s3_server: S3Server, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,8 +75,8 @@ def run_until_death(world: World, at: int) -> bool:
 # moments.
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_dispatcher_recovers_from_crash_at_every_point(world: World, first: int) -> None:
-    # PostgreSQL takes twice as long, and the moments are those of the same code: every fifth there.
-    step = 5 if world.database.engine.dialect.name == "postgresql" else 1
+    # PostgreSQL takes twice as long, and the moments are those of the same code: every ninth there.
+    step = 9 if world.database.engine.dialect.name == "postgresql" else 1
     # The drivers of this test send no heartbeats, so only this limit ends those that are cancelled.
     world.settings.cancel_max_seconds = 30
     for at in range(first, first + 10, step):

@@ -154,6 +154,7 @@ def test_dispatcher_stops_and_gives_up_its_lease_while_the_store_hangs(
         go_on.set()
 
 
+@pytest.mark.slow
 def test_dispatcher_starts_and_is_watched_while_the_store_hangs(tmp_path: Path) -> None:
     """As an NFS mount does."""
     program = (
