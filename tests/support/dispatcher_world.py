@@ -269,7 +269,7 @@ class World:
     def worker_trains(self, job_id: str, seconds: float, number: int = 1) -> None:
         """Advance the clock while an attempt trains, with a round and a heartbeat every 100 seconds."""
         for second in range(0, int(seconds), 100):
-            self.tick(min(100, seconds - second))
+            self.main_round(min(100, seconds - second))
             self.worker_sends_heartbeat(job_id, number, {"step": second})
 
     def worker_finishes(

@@ -294,7 +294,7 @@ def works_for(world: World, job: str, seconds: int) -> None:
     """Let an attempt report work between steps."""
     for _ in range(0, seconds, 20):
         world.worker_sends_heartbeat(job, progress={"step": 900, "worked": world.ahead.seconds})
-        world.tick(20)
+        world.main_round(20)
 
 
 def test_cancel_during_start_stops_at_once(world: World) -> None:
@@ -678,7 +678,7 @@ def stands_still(
 ) -> None:
     """Let an attempt send heartbeats with the same progress."""
     for _ in range(0, seconds, 100):
-        world.tick(100)
+        world.main_round(100)
         if world.status(job) != JobStatus.RUNNING:
             return
         world.worker_sends_heartbeat(job, progress=progress)
@@ -699,13 +699,14 @@ def test_driver_whose_ranks_never_start_counts_as_hanging(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "first_heartbeat",
+    ("known", "first_heartbeat"),
     [
-        pytest.param(None, id="the driver's"),
-        pytest.param({"step": 1}, id="rank 0's, as before it slept"),
+        pytest.param(None, None, id="the driver's as it starts"),
+        pytest.param({"step": 1}, {"step": 1}, id="rank 0's as it trains, as before it slept"),
+        pytest.param({"step": 1}, None, id="the driver's as it trains", marks=pytest.mark.slow),
+        pytest.param(None, {"step": 1}, id="rank 0's as it starts", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("known", [None, {"step": 1}], ids=["as it starts", "as it trains"])
 def test_outage_does_not_count_as_time_without_progress(
     world: World, known: dict[str, Any] | None, first_heartbeat: dict[str, Any] | None
 ) -> None:
@@ -713,7 +714,7 @@ def test_outage_does_not_count_as_time_without_progress(
     job = world.start_job()
     world.worker_sends_heartbeat(job, progress=known)
     for _ in range(20):
-        world.tick(100)
+        world.main_round(100)
     world.worker_sends_heartbeat(job, progress=first_heartbeat)
     world.tick()
     assert world.status(job) == JobStatus.RUNNING
