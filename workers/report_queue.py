@@ -175,7 +175,10 @@ class ReportQueue:
 
     def _deliver_all(self) -> None:
         while (entry := self._next()) is not None:
-            send, required = entry if isinstance(entry, tuple) else (partial(self._send_points, entry), False)  # fmt: skip
+            if isinstance(entry, tuple):
+                send, required = entry
+            else:
+                send, required = partial(self._send_points, entry), False
             if self.deliver(send, required=required):
                 with self._changed:
                     self._sending = None

@@ -109,8 +109,11 @@ class ApiReporter:
         if self._saved_step == step:  # saved before the final evaluation, now with its metrics
             uri += "-final"
         about: dict[str, Any] = {
-            "step": step, "epoch": epoch, "final": final, "metrics": finite(metrics)
-        }  # fmt: skip
+            "step": step,
+            "epoch": epoch,
+            "final": final,
+            "metrics": finite(metrics),
+        }
         run = {"job": self._job, "attempt": self._attempt}
         files = upload_checkpoint(folder, uri, run | about, self._count_work)
         self._saved_step = step
