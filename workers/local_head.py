@@ -11,11 +11,13 @@ when any part of Ray ends.
 
 import os
 import runpy
+import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -33,6 +35,7 @@ def main(arguments: list[str]) -> int:
     if first == _LOG_MONITOR:
         return _monitor_logs(rest)
     if first == _STARTED:
+        signal.signal(signal.SIGTERM, _end)
         keeper = threading.Thread(
             target=standby_keeper.run, args=(psutil.Process(), Path(*rest)), daemon=True
         )
@@ -47,6 +50,14 @@ def main(arguments: list[str]) -> int:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "workers.local_head", _STARTED, first])
 
 
+def _end(*_: object) -> NoReturn:
+    """End all parts of Ray, also if the guard of this process was killed, which else ends them."""
+    for part in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            part.kill()
+    os._exit(1)
+
+
 def _change_parts() -> None:
     from ray._private import node, services
 
@@ -58,7 +69,8 @@ def _change_parts() -> None:
         if process_type == "log_monitor" and (script := _script(command)):
             own = [sys.executable, "-P", "-m", "workers.local_head", _LOG_MONITOR]
             command = [*own, *command[script:]]
-        return start_process(command, process_type, *rest, **options)
+        # Ray's command leaves its parts alone when it ends. They end if this process is killed.
+        return start_process(command, process_type, *rest, **options | {"fate_share": True})
 
     services.start_ray_process = start_ray_process
     node.Node.start_ray_client_server = lambda _node: None

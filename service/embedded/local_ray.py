@@ -19,6 +19,8 @@ logger = logging.getLogger("dasl.serve")
 _OBJECT_STORE_BYTES = 200_000_000
 # A Unix socket's path has at most 107 bytes; Ray adds up to 71 for its session and socket.
 _MAX_FOLDER_BYTES = 36
+# Of the folders of Ray with a shorter path. Not TMPDIR, which may be long as well.
+_TEMPORARY, _PREFIX = Path("/tmp"), "dasl-ray-"
 _GRACE_SECONDS = 2.0
 # Standby processes use 1.6 GB, which jobs may need if there is less memory than this.
 _STANDBY_MIN_BYTES = 4 * 10**9
@@ -96,6 +98,7 @@ class LocalRay:
     def show_need(self) -> None:
         """Let Ray keep standby processes for some minutes, because work may come."""
         try:
+            self._needed.parent.mkdir(parents=True, exist_ok=True)
             self._needed.touch()
         except OSError as error:
             logger.warning("Jobs start without standby processes: %s", error)
@@ -134,9 +137,12 @@ class LocalRay:
 
 
 def _remove_link(folder: Path) -> None:
-    """Remove a link made by `_empty_folder`, and the temporary folder behind it."""
+    """Remove a link, and the temporary folder behind it if `_empty_folder` made them."""
     if folder.is_symlink():
-        shutil.rmtree(folder.readlink().parent, ignore_errors=True)
+        private = folder.readlink().parent
+        # A person may have put Ray's files on another disk, among other files.
+        if private.parent == _TEMPORARY and private.name.startswith(_PREFIX):
+            shutil.rmtree(private, ignore_errors=True)
         folder.unlink()
 
 
@@ -152,12 +158,16 @@ def _empty_folder(folder: Path) -> Path:
     plain = str(folder).isascii() and " " not in str(folder)
     if plain and len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES:
         return folder
-    # Not TMPDIR, which may be long as well. Ray makes its folder accessible to all users, so it lies
-    # inside a private one, as in the home folder.
-    temporary = Path(tempfile.mkdtemp(prefix="dasl-ray-", dir="/tmp")) / "ray"
-    temporary.mkdir()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.symlink_to(temporary)
+    # Ray makes its folder accessible to all users, so it lies inside a private one, as in the home folder.
+    private = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_TEMPORARY))
+    temporary = private / "ray"
+    try:
+        temporary.mkdir()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.symlink_to(temporary)
+    except OSError:  # Starts are repeated, and each would leave a folder.
+        shutil.rmtree(private, ignore_errors=True)
+        raise
     return temporary
 
 

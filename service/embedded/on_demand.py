@@ -77,7 +77,12 @@ class RayOnDemand:
             if self._state == State.RUNNING:
                 return None
             starts = is_needed or self._state == State.STARTING
-            return RayReport(state="starting" if starts else "idle", problem=self._problem)
+            # Without need it is not started again, so that a problem would stay for ever.
+            return (
+                RayReport(state="starting", problem=self._problem)
+                if starts
+                else RayReport(state="idle")
+            )
 
     def _advance(self, now: float, is_needed: bool, cluster: Cluster | None) -> None:
         """Make the transition that is due; `cluster` is the answer of a starting Ray."""

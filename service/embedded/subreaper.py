@@ -63,7 +63,7 @@ def guard(command: list[str], grace: float) -> int:
         signal.signal(number, lambda number, _frame: stop_signals.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    # If the guard itself is killed, the kernel sends `ray start` SIGTERM, which ends its processes.
+    # If the guard itself is killed, the kernel sends the command SIGTERM: `workers.local_head` then ends its processes.
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,5 +1,6 @@
 """The folder of Ray's files, and what Ray's processes inherit from the service's environment."""
 
+import errno
 import json
 import re
 import subprocess
@@ -25,6 +26,37 @@ def test_longest_ray_folder_fits_every_ray_socket() -> None:
     assert local_ray._MAX_FOLDER_BYTES + longest == 107
     page = Path(__file__).parents[2] / "docs" / "operations.md"
     assert f"more than {local_ray._MAX_FOLDER_BYTES} bytes" in page.read_text(encoding="utf-8")
+
+
+def test_link_to_a_folder_of_a_person_loses_only_the_link(tmp_path: Path) -> None:
+    disk, folder = tmp_path / "scratch", tmp_path / "ray"
+    (disk / "ray").mkdir(parents=True)
+    (disk / "photo.jpg").touch()
+    folder.symlink_to(disk / "ray")
+    local_ray._remove_link(folder)
+    assert not folder.is_symlink()
+    assert [path.name for path in sorted(disk.iterdir())] == ["photo.jpg", "ray"]
+
+
+def test_full_disk_leaves_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(local_ray, "_TEMPORARY", tmp_path)
+    monkeypatch.setattr(Path, "symlink_to", full)
+    with pytest.raises(OSError, match="no space left"):
+        local_ray._empty_folder(tmp_path / "with space")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_need_is_shown_before_the_first_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    local_ray.LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log").show_need()
+    assert (tmp_path / "logs" / "ray-needed").exists()
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("name", ["with space", "höhe"])

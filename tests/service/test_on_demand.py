@@ -221,3 +221,13 @@ def test_work_and_visits_show_the_need_of_standby_processes(machine: Machine) ->
     machine.now += 600
     ray.keep(needed=False)
     assert machine.shown == 3
+
+
+def test_problem_of_a_start_ends_with_the_need(machine: Machine) -> None:
+    machine.refusal = OSError("no space left on device")
+    ray = of(machine)
+    report = ray.keep(needed=True)
+    assert report is not None
+    assert "no space left" in str(report.problem)
+    machine.now += 3601
+    assert ray.keep(needed=False) == IDLE, "nobody waits for Ray"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.embedded.subreaper import descendants
+from tests.support.polling import until
 
 # Two processes in sessions of their own, one ignoring SIGTERM, whose parent has exited.
 RUNAWAYS = (
@@ -75,3 +76,33 @@ def test_subreaper_ends_all_processes_when_command_exits(tmp_path: Path) -> None
     assert supervised.process.wait(20) == 3
     assert supervised.alive() == []
     supervised.process.stdin.close()
+
+
+def test_parts_of_ray_end_with_a_killed_guard(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    head = f"{sys.executable} -P -m workers.local_head --started {tmp_path / 'needed'}"
+    # The parts are children of what becomes `workers.local_head`; it ignores no signal once it has its handler.
+    parts = f"sleep 1000 & sh -c 'sleep 1000 & wait' & echo > {started}; exec {head}"
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "service.embedded.subreaper", "0.2", "sh", "-c", parts],
+        stdin=subprocess.PIPE,
+    )
+
+    def watched() -> set[int] | None:
+        caught = [
+            pid
+            for pid in descendants(guard.pid)
+            if "local_head" in Path(f"/proc/{pid}/cmdline").read_text()
+            and int(Path(f"/proc/{pid}/status").read_text().split("SigCgt:\t")[1][:16], 16)
+            & 1 << signal.SIGTERM - 1
+        ]
+        return descendants(guard.pid) if caught and started.exists() else None
+
+    try:
+        pids = until(watched, "the handler")
+        assert len(pids) >= 4
+        guard.kill()
+        until(lambda: not [pid for pid in pids if is_alive(pid)] or None, "the end of all parts")
+    finally:
+        guard.kill()
+        guard.communicate()
