@@ -71,7 +71,9 @@ class Need:
         now = time.monotonic()
         try:
             touched = self._file.stat().st_mtime_ns
-        except FileNotFoundError:
+        except (
+            OSError
+        ):  # There may be none yet; an error would end the keeper until Ray's next start.
             return False
         if touched != self._touched:
             self._touched, self._until = touched, now + _NEEDED_SECONDS

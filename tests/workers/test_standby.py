@@ -180,6 +180,11 @@ class _Ended(Exception):
     pass
 
 
+def test_file_of_the_need_that_cannot_be_read_means_none(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    assert not standby_keeper.Need(tmp_path / "logs" / "needed").exists()
+
+
 @pytest.mark.parametrize("touched", [True, False])
 def test_keeper_starts_only_needed_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, touched: bool
