@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from service.cli import console
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer()
 

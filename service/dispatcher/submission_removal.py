@@ -43,12 +43,15 @@ class SubmissionRemoval:
         now = self._context.clock()
         if not self._context.executor_answers:
             return
-        try:
-            if passed(self._demand_at, now, _DEMAND_EVERY):
-                self._demand_at = now
+        if passed(self._demand_at, now, _DEMAND_EVERY):
+            self._demand_at = now
+            try:
                 self._remove_demand_programs()
-            if not passed(self._runs_at, now, _RUNS_EVERY):
-                return
+            except ExecutorUnavailable as error:
+                logger.warning("Ended programs of demand stay in Ray for now: %s", error)
+        if not passed(self._runs_at, now, _RUNS_EVERY):
+            return
+        try:
             if not self._to_remove:
                 self._find_runs(now)
             self._remove_runs()

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from service.dispatcher.executor import ExecutorUnavailable
-from service.dispatcher.submission_removal import KEEP
+from service.dispatcher.submission_removal import KEEP, SubmissionRemoval
 from service.states import JobStatus
 from tests.support.dispatcher_world import World
 
@@ -104,3 +104,17 @@ def test_programs_that_showed_a_demand_are_removed_once_they_have_ended(
     world.tick(60)
     assert not known(world, program)
     assert world.dispatcher._context.demand_programs == set()
+
+
+def test_programs_that_ray_does_not_remove_hold_up_no_ended_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = succeed(world)
+
+    def fail(_: object) -> None:
+        raise ExecutorUnavailable("out of order")
+
+    monkeypatch.setattr(SubmissionRemoval, "_remove_demand_programs", fail)
+    world.tick(LONG + 600)
+    world.tick()
+    assert not known(world, ended)
