@@ -230,4 +230,4 @@ def test_problem_of_a_start_ends_with_the_need(machine: Machine) -> None:
     assert report is not None
     assert "no space left" in str(report.problem)
     machine.now += 3601
-    assert ray.keep(needed=False) == IDLE, "nobody waits for Ray"
+    assert ray.keep(needed=False) == IDLE, "no work needs Ray"

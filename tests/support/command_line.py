@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli.app import app
 
-# Typer else makes all commands, a hundred, anew for each call.
+# Otherwise Typer builds all hundred commands again for each call.
 testing._get_command = cache(testing._get_command)  # type: ignore[attr-defined]
 
 
