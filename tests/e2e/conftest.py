@@ -42,9 +42,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
 def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     home = folder / "home"
-    # By default Ray runs at low priority, so the other tests would slow it down.
     with (
-        serving(folder, home, RAY_worker_niceness="0") as (pid, url, token),
+        serving(folder, home) as (pid, url, token),
         Client(url, token, patience=60) as client,
     ):
         client.datasets.add(images.root, "images").wait(timeout=PATIENCE_SECONDS)

@@ -89,7 +89,11 @@ def deployment(built_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         # Sockets in it must have short paths.
         session = stack.enter_context(TemporaryDirectory(prefix="dasl-ray-", dir="/tmp"))
         added = _environment(RAY_TOKEN, ports).items() - os.environ.items()
-        variables = dict(added) | {"DASL_CACHE_DIR": f"{folder}/cache", "DASL_STANDBY_RANKS": "0"}
+        variables = dict(added) | {
+            "DASL_CACHE_DIR": f"{folder}/cache",
+            "DASL_STANDBY_RANKS": "0",
+            "RAY_worker_niceness": "0",
+        }
         variables["PATH"] = f"{worker}:/usr/bin:/bin"  # as in the image
         command: list[str | Path] = [
             worker / "python",

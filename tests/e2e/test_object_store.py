@@ -23,7 +23,6 @@ def test_job_on_s3_trains_resumes_and_is_downloaded(
     settings = {
         "DASL_ARTIFACTS_URI": s3_root,
         "DASL_PRESIGNED_DOWNLOADS": "true",
-        "RAY_worker_niceness": "0",
     }
     train = {"epochs": 2, "batch_size": 8, "checkpoint_every_epochs": 1}
     with (

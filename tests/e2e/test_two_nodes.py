@@ -17,6 +17,7 @@ from service.client.sync.models import Job
 from service.db.migrate import upgrade
 from service.db.session import Database
 from service.embedded.bootstrap_token import admin_token
+from service.embedded.local_ray import _environment, _free_ports
 from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.running_service import spec, write_images
 from tests.support.two_nodes import ADDRESSES, Machine, TwoNodes, two_nodes, why_impossible
@@ -84,12 +85,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     token = admin_token(database, tmp_path / "config.toml")
     database.dispose()
     head = ADDRESSES["head"]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("DASL_")} | {
+    env = _environment(secrets.token_hex(32), _free_ports(9)) | {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_enable_worker_prestart": "0",
-        "RAY_prestart_worker_first_driver": "0",
+        "DASL_STANDBY_RANKS": "0",
         # A node counts as dead after 17 s without an answer, which is more than the short outage; by default after 62 s.
         "RAY_health_check_failure_threshold": "3",
         "RAY_health_check_period_ms": "1000",

@@ -39,7 +39,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     """A service without data sets and jobs."""
     home = tmp_path / "home"
     with (
-        serving(tmp_path, home, on_terminal=True, RAY_worker_niceness="0") as (_, url, token),
+        serving(tmp_path, home, on_terminal=True) as (_, url, token),
         Client(url, token, patience=60) as client,
     ):
 
