@@ -48,7 +48,7 @@ demo: $(RUN) $(CLIENT)
 # Plugins are named because pytest rewrites the assertions of all packages whose plugins it finds by itself:
 # several CPU seconds in each process for those of hypothesis and schemathesis.
 PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p pytest_timeout \
-	-p _hypothesis_pytestplugin -p schemathesis.pytest.plugin -n $(PYTEST_WORKERS) --dist loadgroup
+	-p _hypothesis_pytestplugin -p schemathesis.pytest.plugin -n $(PYTEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # What a change needs before it is sent, in a few minutes; the rest; and both.
 test: $(STAMP)

@@ -47,6 +47,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(gc.unfreeze)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The longest groups first, so that one worker does not end long before the other.
+    longest = ("web", "ray")
+
+    def place(item: pytest.Item) -> int:
+        group = item.get_closest_marker("xdist_group")
+        return longest.index(group.args[0]) if group and group.args[0] in longest else len(longest)
+
+    items.sort(key=place)
+
+
 def pytest_collection_finish() -> None:
     # And again at each full collection of garbage while tests run: a second each.
     gc.collect()

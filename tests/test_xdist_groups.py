@@ -1,4 +1,4 @@
-"""Tests that start Ray are of two groups, each on one xdist worker, so that at most two of them run at a time."""
+"""Tests that start Ray are of one group, which is that of one xdist worker: two Rays slow each other down."""
 
 import pytest
 

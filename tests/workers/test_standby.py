@@ -251,7 +251,7 @@ LeanTrainer(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray-parts")
+@pytest.mark.xdist_group("ray")
 @pytest.mark.timeout(600)
 def test_each_job_gets_its_own_standby_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,7 +31,7 @@ TOKEN = "secret-of-no-test"
 @pytest.fixture(
     params=[
         "fake",
-        pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.xdist_group("ray-parts")]),
+        pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.xdist_group("ray")]),
     ]
 )
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
@@ -135,7 +135,7 @@ print(json.dumps(ray.get(look.remote())), flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray-parts")
+@pytest.mark.xdist_group("ray")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ray_does_not_show_token(local_ray: LocalRay, name: str, tmp_path: Path) -> None:
     (tmp_path / "driver.py").write_text(ASKS_A_TASK)
@@ -261,7 +261,7 @@ def test_unreachable_ray_raises_executor_unavailable() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("ray-parts")
+@pytest.mark.xdist_group("ray")
 @pytest.mark.parametrize("token", [None, "not-the-token"])
 def test_ray_requires_token(local_ray: LocalRay, token: str | None) -> None:
     with pytest.raises(ExecutorUnavailable, match="RAY_AUTH_TOKEN"):
