@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # By default Ray's workers have a low priority, and the test of the other worker would stop them.
-    os.environ["RAY_worker_niceness"] = "0"
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's name)
     if not hasattr(config, "workerinput"):
         sync_client.main()  # what is tested is what `service/client/aio` says now
     # How long an example takes says how busy the machine is, and nothing of what is tested. The same examples
