@@ -71,9 +71,8 @@ class Need:
         now = time.monotonic()
         try:
             touched = self._file.stat().st_mtime_ns
-        except (
-            OSError
-        ):  # There may be none yet; an error would end the keeper until Ray's next start.
+        except OSError:
+            # There may be none yet; an error would end the keeper until Ray's next start.
             return False
         if touched != self._touched:
             self._touched, self._until = touched, now + _NEEDED_SECONDS
@@ -183,7 +182,11 @@ def with_hook(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def start(address: str, environment: str, count: int, keep_seconds: int) -> None:
-    """Make the raylet at `address` start processes without a job, and end those unused for some time."""
+    """Make the raylet at `address` start processes without a job, and end those unused for some time.
+
+    If it does not answer, as on a busy machine, the processes are missing until the next request.
+    """
+    import grpc
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated.common_pb2 import Language
     from ray.core.generated.node_manager_pb2 import PrestartWorkersRequest
@@ -194,7 +197,15 @@ def start(address: str, environment: str, count: int, keep_seconds: int) -> None
     )
     request.runtime_env_info.serialized_runtime_env = environment
     with init_grpc_channel(address) as channel:
-        NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_RPC_SECONDS)
+        try:
+            NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_RPC_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() not in (
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                grpc.StatusCode.UNAVAILABLE,
+            ):
+                raise
+            logger.warning("no answer from the raylet, its standby processes start later")
 
 
 def waiting(raylet: psutil.Process, variables: dict[str, str]) -> int:

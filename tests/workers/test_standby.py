@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -45,6 +46,13 @@ def test_wrong_number_of_standby_ranks(monkeypatch: pytest.MonkeyPatch, given: s
 def test_keeper_without_standby_ranks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(standby.COUNT_VARIABLE, "0")
     assert standby_keeper.main() == 0
+
+
+def test_keeper_outlives_a_request_without_answer(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        standby_keeper.start(f"127.0.0.1:{closed.getsockname()[1]}", "{}", 1, 1)
+    assert "start later" in caplog.text
 
 
 def test_environment_has_nothing_of_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
