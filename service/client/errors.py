@@ -5,6 +5,7 @@ Neither httpx nor pydantic is imported, so that the command line can use these e
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from dasl_core.text import cut
@@ -27,15 +28,16 @@ class DaslError(Exception):
     """
 
     _arguments: tuple[Any, ...]
+    _keywords: dict[str, Any]
 
-    def __new__(cls, *arguments: Any) -> Self:
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Self:
         """Keep the arguments, from which pickle rebuilds it: `Exception` keeps only the message."""
         error = super().__new__(cls, *arguments)
-        error._arguments = arguments
+        error._arguments, error._keywords = arguments, keywords
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._arguments
+        return partial(type(self), **self._keywords), self._arguments
 
 
 class ConfigError(DaslError):

@@ -53,6 +53,11 @@ def test_errors_can_be_pickled(kind: type[DaslError]) -> None:
     assert vars(copy) == vars(error)
 
 
+def test_errors_can_be_built_and_pickled_with_keywords() -> None:
+    error = ConnectionFailed(url="http://127.0.0.1:8000", reason="connection refused")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
