@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +29,14 @@ NEW_NAMES = {
     "tarfile.FilterError": "3.11.4",
     "os.path.ALLOW_MISSING": "3.11.13",
 }
+# Few files have one of them, and reading all takes seconds.
+NEW_WORDS = re.compile("|".join([*(name for name, _ in NEW_KEYWORDS), *NEW_NAMES]))
 
 
 def newer_than_oldest(source: str) -> Iterator[str]:
     """Yield one line of text for each use of a feature that Python 3.11.0 lacks."""
+    if not NEW_WORDS.search(source):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).rpartition(".")[2]

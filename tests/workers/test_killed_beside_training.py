@@ -50,6 +50,7 @@ run(resolved(index), index, folder / "cache", Reporter(folder / "out"))
 """
 
 
+@pytest.mark.slow
 def test_training_resumes_from_the_checkpoint_before_the_one_that_was_being_written(
     tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
