@@ -1,9 +1,11 @@
 """What an attempt asks Ray Train for, as Ray's own configuration understands it."""
 
+from pathlib import Path
+
 from ray.train import ScalingConfig
 
 from dasl_core.spec import ResolvedResources
-from workers.ray_train import scaling_options
+from workers.ray_train import run_config, scaling_options
 
 
 def test_job_without_choices_asks_for_cpus_alone() -> None:
@@ -38,3 +40,10 @@ def test_choice_of_nodes_is_passed_to_ray() -> None:
         ]
         * 2
     )
+
+
+def test_ray_does_not_repeat_what_failed(tmp_path: Path) -> None:
+    """The dispatcher does, as an attempt of its own."""
+    failures = run_config(f"file://{tmp_path}").failure_config
+    assert failures is not None
+    assert (failures.max_failures, failures.controller_failure_limit) == (0, 0)
