@@ -113,6 +113,7 @@ def test_onnx_file_contains_metadata(
         assert names_no_place_of_this_machine(file.read_bytes())
 
 
+@pytest.mark.slow
 def test_onnx_failure_keeps_checkpoint_and_is_reported(
     pictures: DatasetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,7 +312,8 @@ def test_damaged_descriptions_are_refused(
 
 
 @pytest.mark.parametrize(
-    "format_", ["onnx", pytest.param("torch-export", marks=pytest.mark.slow), "hf"]
+    "format_",
+    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("onnx", "torch-export")), "hf"],
 )
 def test_previous_export_stays_until_new_one_is_complete(
     onnx_checkpoints: list[Exported], pictures: DatasetIndex, tmp_path: Path, format_: str

@@ -521,6 +521,7 @@ def test_built_method_has_settings(pictures: DatasetIndex, name: str) -> None:
     assert method.head.out_features == 8
 
 
+@pytest.mark.slow
 def test_other_methods_work_without_pytorch_metric_learning() -> None:
     program = (
         "import sys; sys.modules['pytorch_metric_learning'] = None\n"

@@ -48,6 +48,7 @@ def idle(chromium: Browser, restarted: Restarted) -> Iterator[Watched]:
         yield watch
 
 
+@pytest.mark.slow
 def test_idle_page_says_that_the_service_is_away(idle: Watched, restarted: Restarted) -> None:
     restarted.stop()
     expect(idle.page.get_by_role("alert")).to_contain_text("does not answer")

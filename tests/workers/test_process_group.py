@@ -96,6 +96,7 @@ def test_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) -> N
     assert process_group.find_interface("192.0.2.7") is None, "behind NAT"
 
 
+@pytest.mark.slow
 def test_driver_and_controller_do_not_import_torch() -> None:
     """It would cost each attempt two seconds in both processes, one after the other."""
     code = """
