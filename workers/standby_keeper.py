@@ -200,10 +200,7 @@ def start(address: str, environment: str, count: int, keep_seconds: int) -> None
         try:
             NodeManagerServiceStub(channel).PrestartWorkers(request, timeout=_RPC_SECONDS)
         except grpc.RpcError as error:
-            if error.code() not in (
-                grpc.StatusCode.DEADLINE_EXCEEDED,
-                grpc.StatusCode.UNAVAILABLE,
-            ):
+            if error.code().name not in ("DEADLINE_EXCEEDED", "UNAVAILABLE"):
                 raise
             logger.warning("no answer from the raylet, its standby processes start later")
 

@@ -71,18 +71,10 @@ class LocalRay:
         self.address = f"http://127.0.0.1:{ports[0]}"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.show_need()
+        guard = [sys.executable, "-P", "-m", "service.embedded.subreaper", str(_GRACE_SECONDS)]
         with self.log.open("ab") as output:
             self._guard = subprocess.Popen(
-                [
-                    *(
-                        sys.executable,
-                        "-P",
-                        "-m",
-                        "service.embedded.subreaper",
-                        str(_GRACE_SECONDS),
-                    ),
-                    *_command(self._needed, folder, ports, self._cpus),
-                ],
+                [*guard, *_command(self._needed, folder, ports, self._cpus)],
                 # This process has the only writing end, which closes whenever the process ends.
                 stdin=subprocess.PIPE,
                 stdout=output,
