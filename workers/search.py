@@ -15,13 +15,7 @@ from pathlib import Path
 
 import torch
 
-from dasl_core.embedding import (
-    FeatureBatch,
-    NeighborIndex,
-    QueryEncoder,
-    load_backbone,
-    read_parts,
-)
+from dasl_core.embedding import FeatureBatch, NeighborIndex, QueryEncoder, load_backbone, read_parts
 from dasl_core.machine import usable_cores
 from dasl_core.spec import DatasetFacts
 from service.client.worker import WorkerClient

@@ -7,12 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dasl_core.export.network import (
-    ExportError,
-    largest_difference,
-    preprocessing,
-    random_images,
-)
+from dasl_core.export.network import ExportError, largest_difference, preprocessing, random_images
 from dasl_core.spec import ResolvedJobSpec
 
 OPSET = 18  # written without conversion by torch's exporter from 2.11 to 2.15

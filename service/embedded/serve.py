@@ -20,12 +20,7 @@ from types import FrameType
 from service import log_records
 from service.embedded.local_ray import LocalRay
 from service.server.listener import bind_listener, warn_if_exposed
-from service.settings import (
-    CURRENT_NODES,
-    Settings,
-    read_settings,
-    warn_of_misspelled_variables,
-)
+from service.settings import CURRENT_NODES, Settings, read_settings, warn_of_misspelled_variables
 
 logger = logging.getLogger("dasl.serve")
 

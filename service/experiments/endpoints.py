@@ -9,13 +9,7 @@ from fastapi.responses import PlainTextResponse
 from service.api.auth import Reader, Submitter
 from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
-from service.api.transaction import (
-    HeavyRoute,
-    ReadSession,
-    Route,
-    WithContext,
-    WriteSession,
-)
+from service.api.transaction import HeavyRoute, ReadSession, Route, WithContext, WriteSession
 from service.db.models import Experiment
 from service.db.rows import newest, owned
 from service.experiments import service, submission

@@ -8,12 +8,7 @@ from fastapi import APIRouter, Depends, Response
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
-from service.api.transaction import (
-    ReadSession,
-    Route,
-    WithContext,
-    WriteSession,
-)
+from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.datasets.endpoints import OwnDataset
 from service.db.models import Preparation
 from service.jobs import preparations

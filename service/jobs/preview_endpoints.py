@@ -11,13 +11,7 @@ from service.api import ranged_file
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
-from service.api.transaction import (
-    ReadSession,
-    Route,
-    StoreRoute,
-    WithContext,
-    WriteSession,
-)
+from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
 from service.datasets.endpoints import OwnDataset
 from service.db.models import Preview
 from service.jobs import idempotency, previews

@@ -3,14 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    Row,
-    Select,
-    bindparam,
-    delete,
-    insert,
-    select,
-)
+from sqlalchemy import Row, Select, bindparam, delete, insert, select
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session, undefer

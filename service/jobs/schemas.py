@@ -3,14 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
 from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
 from dasl_core.spec.base import problem

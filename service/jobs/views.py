@@ -4,13 +4,7 @@ from typing import Any
 
 from service.db.models import Job
 from service.wire.cluster import QueuedJob
-from service.wire.jobs import (
-    DatasetReference,
-    ExperimentPlace,
-    JobSummary,
-    JobView,
-    as_object,
-)
+from service.wire.jobs import DatasetReference, ExperimentPlace, JobSummary, JobView, as_object
 
 
 def job_view(job: Job, dataset_name: str) -> JobView:

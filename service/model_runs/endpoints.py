@@ -10,13 +10,7 @@ from service.api import ranged_file
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
-from service.api.transaction import (
-    ReadSession,
-    Route,
-    StoreRoute,
-    WithContext,
-    WriteSession,
-)
+from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
 from service.checkpoints.endpoints import OwnCheckpoint, OwnCheckpointToChange
 from service.db.models import Checkpoint, ModelRun
 from service.model_runs import service

@@ -5,14 +5,7 @@ Otherwise the creator of a webhook could make the service send requests to machi
 
 import socket
 from collections.abc import Callable, Sequence
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
 Address = IPv4Address | IPv6Address

@@ -8,14 +8,7 @@ import torch
 
 from dasl_core.models.freeze import freeze_first_blocks
 from dasl_core.models.frequent_shapes import frequent_shapes
-from dasl_core.spec import (
-    BACKBONES,
-    BackboneInfo,
-    DatasetFacts,
-    JobSpec,
-    SpecError,
-    resolve,
-)
+from dasl_core.spec import BACKBONES, BackboneInfo, DatasetFacts, JobSpec, SpecError, resolve
 
 FACTS = DatasetFacts(num_images=300, num_classes=3, median_size=40)
 WEIGHTS = "/weights.safetensors"

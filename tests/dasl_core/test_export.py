@@ -25,14 +25,7 @@ from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.train.serialization import load_state
-from tests.support.exports import (
-    BACKBONE_KINDS,
-    Reader,
-    code_of,
-    images_for,
-    pickles_in,
-    shake,
-)
+from tests.support.exports import BACKBONE_KINDS, Reader, code_of, images_for, pickles_in, shake
 from tests.support.training_world import Recorder, resolved, run
 
 # With test_export_formats.py, for the same reader.

@@ -21,14 +21,7 @@ from dasl_core.export.network import largest_difference
 from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone, ResolvedJobSpec
 from dasl_core.spec.normalization import IMAGENET
-from tests.support.exports import (
-    BACKBONE_KINDS,
-    Reader,
-    code_of,
-    images_for,
-    pickles_in,
-    shake,
-)
+from tests.support.exports import BACKBONE_KINDS, Reader, code_of, images_for, pickles_in, shake
 from tests.support.training_world import resolved
 
 MEASURED = {

@@ -15,12 +15,7 @@ from torch import nn
 from dasl_core.seeds import random_state, restore_random_state
 from dasl_core.spec import ResolvedOptimizer
 from dasl_core.train.optim import build_optimizer
-from dasl_core.train.serialization import (
-    STRUCTURE,
-    TENSORS,
-    StateCopy,
-    load_state,
-)
+from dasl_core.train.serialization import STRUCTURE, TENSORS, StateCopy, load_state
 from tests.support.training_world import assert_same
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint8]

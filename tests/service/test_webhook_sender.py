@@ -16,13 +16,7 @@ from standardwebhooks import Webhook
 
 from service.credentials import new_webhook_secret
 from service.outbox.addresses import AddressGuard, Refused, is_public
-from service.outbox.retries import (
-    MAX_ATTEMPTS,
-    RETRY_PERIOD,
-    Outcome,
-    next_attempt,
-    pause_after,
-)
+from service.outbox.retries import MAX_ATTEMPTS, RETRY_PERIOD, Outcome, next_attempt, pause_after
 from service.outbox.sender import Sender, signature
 from tests.support.certificates import self_signed
 from tests.support.webhook_receiver import Received, Reply, receiver

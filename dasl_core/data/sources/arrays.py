@@ -9,14 +9,7 @@ import numpy as np
 
 from dasl_core.data.decode.header import MAX_VALUES
 from dasl_core.data.decode.npy import read_array_header
-from dasl_core.data.sources.base import (
-    Entry,
-    Listing,
-    OnListed,
-    Source,
-    SourceRecord,
-    check_count,
-)
+from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, SourceRecord, check_count
 from dasl_core.data.sources.storage import one_line
 from dasl_core.spec.locations import ReadableFolders
 

@@ -4,11 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from dasl_core.spec.methods.config import (
-    MetricLearningConfig,
-    Recipe,
-    ResolvedMetricLearningConfig,
-)
+from dasl_core.spec.methods.config import MetricLearningConfig, Recipe, ResolvedMetricLearningConfig
 from dasl_core.spec.recipes import Authors
 
 

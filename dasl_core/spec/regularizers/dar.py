@@ -10,11 +10,7 @@ from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.fields import ClusterCount, PositiveInt, Weight
 from dasl_core.spec.methods import MethodConfig
 from dasl_core.spec.problems import FieldProblem, Problems
-from dasl_core.spec.regularizers.config import (
-    PairLabels,
-    RegularizerConfig,
-    RegularizerContext,
-)
+from dasl_core.spec.regularizers.config import PairLabels, RegularizerConfig, RegularizerContext
 
 # All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all pairs
 # of columns: 128 embeddings have about the same number of columns as a chain of 8,192.

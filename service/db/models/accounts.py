@@ -2,14 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import (
-    Double,
-    ForeignKey,
-    Index,
-    String,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import Double, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base

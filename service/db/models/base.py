@@ -3,13 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    JSON,
-    DateTime,
-    Dialect,
-    MetaData,
-    TypeDecorator,
-)
+from sqlalchemy import JSON, DateTime, Dialect, MetaData, TypeDecorator
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 

@@ -2,10 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import (
-    String,
-    Text,
-)
+from sqlalchemy import String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base, Object

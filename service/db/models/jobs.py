@@ -2,16 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import (
-    BigInteger,
-    Double,
-    ForeignKey,
-    Index,
-    String,
-    func,
-    select,
-    text,
-)
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, String, func, select, text
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from dasl_core.spec import ResolvedJobSpec, Resources, versions

@@ -2,10 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import (
-    Index,
-    String,
-)
+from sqlalchemy import Index, String
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
 from service.db.models.base import Base, Object

@@ -3,14 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ForeignKey,
-    Index,
-    LargeBinary,
-    String,
-    Text,
-)
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
 from service.db.models.base import Base, Object

@@ -2,13 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import (
-    Double,
-    Index,
-    String,
-    Text,
-    text,
-)
+from sqlalchemy import Double, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base, Object

@@ -26,11 +26,7 @@ from service.scheduling.repository.cluster import (
     snapshot,
     stored_node,
 )
-from service.scheduling.repository.failures import (
-    AVOID_FOR,
-    could_run_elsewhere,
-    nodes_to_avoid,
-)
+from service.scheduling.repository.failures import AVOID_FOR, could_run_elsewhere, nodes_to_avoid
 from service.scheduling.repository.queue import (
     Entry,
     QueuePosition,
@@ -42,12 +38,7 @@ from service.scheduling.repository.queue import (
     queued,
     weights,
 )
-from service.scheduling.repository.resources import (
-    demands,
-    job_demand,
-    max_gpus,
-    why_unreadable,
-)
+from service.scheduling.repository.resources import demands, job_demand, max_gpus, why_unreadable
 
 __all__ = [
     "AVOIDED",

@@ -9,12 +9,7 @@ from sqlalchemy import event, select
 from service import ids
 from service.db.models import IdempotencyKey, Job, SearchQuery, Token, Usage
 from service.dispatcher import housekeeping
-from service.dispatcher.housekeeping import (
-    KEEP_ANSWERS,
-    KEEP_LOGIN_TOKENS,
-    KEEP_USE,
-    Housekeeping,
-)
+from service.dispatcher.housekeeping import KEEP_ANSWERS, KEEP_LOGIN_TOKENS, KEEP_USE, Housekeeping
 from service.ledger import repository as ledger
 from service.storage import repository as storage
 from service.tasks.questions import repository as questions
