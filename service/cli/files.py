@@ -59,6 +59,7 @@ def download(
     with connect() as client:
         checkpoint = checkpoint_id(client, checkpoint, best)
         directory = output or Path(checkpoint)
+        record = client.checkpoints.get(checkpoint)
         with progress_bars() as on_bytes:
             paths = client.checkpoints.download(checkpoint, directory, on_bytes=on_bytes)
     if console.as_json():
@@ -66,6 +67,8 @@ def download(
         console.print_json({"checkpoint": checkpoint, "directory": str(directory), "files": files})
         return
     console.print_table(["FILE", "SIZE"], [[path, size(path.stat().st_size)] for path in paths])
+    which = "the final one" if record.final else "not the final one"
+    console.note(f"Checkpoint {checkpoint} of step {record.step}, {which} of job {record.job_id}.")
 
 
 @app.command()

@@ -147,12 +147,21 @@ class AsyncCheckpoints(AsyncResource):
         SHA-256 before it gets its final name.
 
         Raises:
-            DownloadFailed: the checkpoint was deleted, or a file is incomplete or differs from the manifest.
+            DownloadFailed: the checkpoint was deleted, the folder has weights that it lacks, or a file is incomplete
+                or differs from the manifest.
         """
         checkpoint = await self.get(checkpoint_id)
         if checkpoint.state == "deleted":  # its manifest is empty
             raise DownloadFailed(f"The checkpoint {checkpoint_id} was deleted.")
         files, target = checkpoint.files, Path(directory)
+        names = {file.name for file in files}
+        if other := sorted(
+            path.name for path in target.glob("backbone.*") if path.name not in names
+        ):
+            raise DownloadFailed(
+                f"{target} has {other[0]}, which checkpoint {checkpoint_id} lacks: it may be another one's, with other "
+                "features. Choose another folder, or remove the file."
+            )
         return await fetch_all(
             self._transport, "checkpoints", checkpoint_id, files, target, on_bytes
         )

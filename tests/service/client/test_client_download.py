@@ -52,6 +52,17 @@ def test_download_is_complete_and_not_repeated(tmp_path: Path) -> None:
     assert [path.name for path in place.parent.iterdir()] == [NAME]
 
 
+def test_download_does_not_mix_two_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / "backbone.onnx").touch()
+    (tmp_path / NAME).write_bytes(b"of another job")
+    with (
+        scripted(_server(lambda request: answer_range(CONTENT, request))) as server,
+        pytest.raises(DownloadFailed, match="which checkpoint ckpt_1 lacks"),
+    ):
+        Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+    assert (tmp_path / NAME).read_bytes() == b"of another job"
+
+
 def test_command_downloads_the_best_checkpoint_of_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
