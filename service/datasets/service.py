@@ -105,6 +105,8 @@ def register(
                 f"(dasl datasets rm {existing.id}), or once its files are corrected, read it again "
                 f"(dasl datasets refresh {existing.id})"
             )
+        elif existing.uri == request.uri:
+            detail += f". To read what is new there: dasl datasets refresh {existing.id}"
         else:
             detail += f". Choose another name, or remove it (dasl datasets rm {existing.id})"
         raise Problem(

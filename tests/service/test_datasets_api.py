@@ -32,8 +32,12 @@ def test_dataset_can_be_registered_shown_listed_and_deleted(api: Api, tmp_path: 
     assert [entry["id"] for entry in listed] == [other["id"], dataset["id"]]
     named = api.client.get("/v1/datasets", params={"name": "mine"}).json()["data"]
     assert named == [dataset]
+    (another := tmp_path / "another").mkdir()
     taken = refused(register(api, "mine", str(folder)), 409, None, "name-taken")
     assert taken["dataset"]["id"] == dataset["id"]
+    assert f"dasl datasets refresh {dataset['id']}" in taken["detail"]
+    elsewhere = refused(register(api, "mine", str(another)), 409, None, "name-taken")
+    assert "Choose another name" in elsewhere["detail"]
     assert api.client.delete(f"/v1/datasets/{dataset['id']}").status_code == 204
     refused(api.client.get(f"/v1/datasets/{dataset['id']}"), 404)
     refused(api.client.delete(f"/v1/datasets/{dataset['id']}"), 404)
