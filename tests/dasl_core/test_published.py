@@ -227,6 +227,38 @@ def test_prepare_names_what_is_missing(tmp_path: Path) -> None:
         prepare("cub200", tmp_path, tmp_path / "target")
 
 
+def lose_a_class(source: Path) -> None:
+    cub200(source)
+    (source / "CUB_200_2011" / "classes.txt").write_text("1 001.Albatross\n")
+
+
+def damage_matlab_file(source: Path) -> None:
+    cars196(source)
+    (source / "cars_annos.mat").write_bytes(b"MATLAB 5.0 MAT-file" + bytes(200))
+
+
+def name_another_part(source: Path) -> None:
+    inshop(source)
+    [file] = source.rglob("list_eval_partition.txt")
+    file.write_text(file.read_text().replace("gallery", "museum"))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("cub200", lose_a_class, "images.txt: image 3 has no class in image_class_labels.txt"),
+        ("cars196", damage_matlab_file, "cars_annos.mat is not the list of Cars-196"),
+        ("inshop", name_another_part, "unknown part 'museum'; expected one of"),
+    ],
+)
+def test_damaged_list_is_refused_with_its_name(
+    name: str, damage: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
+    damage(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        prepare(name, tmp_path, tmp_path / "target")
+
+
 def test_names_in_lists_cannot_leave_the_target(tmp_path: Path) -> None:
     cub200(tmp_path)
     (tmp_path / "CUB_200_2011/classes.txt").write_text("1 ..\n100 b\n101 c\n")
