@@ -90,7 +90,16 @@ class Verdict(Stored):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
-class JobRecord(JobView):
+class Bound(BaseModel):
+    """Record that has its client in a private attribute."""
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Return the state without the client, which cannot be pickled, as errors with their records are."""
+        private = dict.fromkeys(self.__private_attributes__)
+        return super().__getstate__() | {"__pydantic_private__": private}
+
+
+class JobRecord(Bound, JobView):
     """Snapshot of a job.
 
     Only the answer to a submission has an `estimate` and `warnings`, for example that the job must wait for nodes.
@@ -201,7 +210,7 @@ class Refresh(RefreshView):
     error: Problem | None
 
 
-class DatasetRecord(DatasetView):
+class DatasetRecord(Bound, DatasetView):
     """Registered images. `state` is uploading, pending, ingesting, ready or failed.
 
     A ready data set stays ready, with its newest version, during a refresh. `refresh` is None if there is no refresh.

@@ -155,9 +155,8 @@ class AsyncCheckpoints(AsyncResource):
             raise DownloadFailed(f"The checkpoint {checkpoint_id} was deleted.")
         files, target = checkpoint.files, Path(directory)
         names = {file.name for file in files}
-        if other := sorted(
-            path.name for path in target.glob("backbone.*") if path.name not in names
-        ):
+        present = [path.name for path in target.glob("backbone.*") if path.is_file()]
+        if other := sorted({*present} - names):
             raise DownloadFailed(
                 f"{target} has {other[0]}, which checkpoint {checkpoint_id} lacks: it may be another one's, with other "
                 "features. Choose another folder, or remove the file."

@@ -1,6 +1,7 @@
 """The errors of the SDK."""
 
 import pickle
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,11 @@ from service.client.errors import (
     StoreUnreachable,
     TaskFailed,
 )
+from service.client.sync.models import Dataset, Job
 from service.client.sync.transport import Transport
+from service.wire.datasets import DatasetView
+from service.wire.jobs import JobView
+from tests.support.answers import answer_of
 
 PROBLEM = {
     "type": "about:blank",
@@ -51,6 +56,19 @@ def test_errors_can_be_pickled(kind: type[DaslError]) -> None:
     assert type(copy) is kind
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
+
+
+def test_errors_of_records_with_a_client_can_be_pickled() -> None:
+    job = Job.model_validate(answer_of(JobView, id="job_1", status="failed"))
+    dataset = Dataset.model_validate(answer_of(DatasetView, id="ds_1", state="failed"))
+    for record, name in ((job, "_jobs"), (dataset, "_datasets")):
+        setattr(record, name, threading.RLock())  # as a client has it
+        error = JobFailed(job) if record is job else DatasetFailed(dataset)
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        copy = pickle.loads(pickle.dumps(record))
+        assert copy.model_dump() == record.model_dump()
+        with pytest.raises(RuntimeError, match="does not come from a client"):
+            copy.wait()
 
 
 def test_errors_can_be_built_and_pickled_with_keywords() -> None:
