@@ -24,7 +24,7 @@ def audit(
     since: Annotated[
         str | None, text_option("Show only requests since this date, or date and time, in UTC.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=10**6, help="Maximum number of entries.")] = 50,
 ) -> None:
     """Show the audit log, newest first. Needs an admin token."""
     with connect() as client:

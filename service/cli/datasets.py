@@ -180,7 +180,7 @@ def refresh(
 def versions(
     dataset: DatasetId,
     limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, help="Maximum number of versions.")
+        int, typer.Option("-n", "--limit", min=1, max=10**6, help="Maximum number of versions.")
     ] = 20,
 ) -> None:
     """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""

@@ -112,7 +112,7 @@ def list_jobs(
         str | None, typer.Option(metavar="EXPERIMENT", help="Show only jobs of this experiment.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("-n", "--limit", min=1, help="Maximum number of jobs.")
+        int, typer.Option("-n", "--limit", min=1, max=10**6, help="Maximum number of jobs.")
     ] = 20,
     as_csv: console.AsCsv = False,
 ) -> None:

@@ -163,7 +163,9 @@ def deliveries(
     state: Annotated[
         str | None, typer.Option(help="Show only those that are pending, succeeded or failed.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Maximum number of deliveries.")] = 50,
+    limit: Annotated[
+        int, typer.Option(min=1, max=10**6, help="Maximum number of deliveries.")
+    ] = 50,
 ) -> None:
     """List the messages of a webhook, newest first, with the last attempt of each."""
     shown: console.Columns[DeliveryView] = {

@@ -126,6 +126,8 @@ class AsyncTransport:
         query = dict(params)
         while True:
             page = await self.json("GET", path, params=query)
+            if not isinstance(page, dict) or not isinstance(page.get("data"), list):
+                raise ConnectionFailed(self.url, "it is not a DASL server")
             for item in page["data"]:
                 yield item
             cursor = page.get("next")
@@ -173,7 +175,7 @@ class AsyncTransport:
                     await response.aread()
                     self._raise_for(response, store)
                 yield response
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             reason = _reason(error, self._timeout)
             if store is not None:
                 raise StoreUnreachable(str(store), reason) from error
@@ -204,7 +206,7 @@ class AsyncTransport:
                 response = await self._http.request(
                     method, path, **content, params=_without_none(params), headers=headers
                 )
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 failure = ConnectionFailed(self.url, _reason(error, self._timeout))
                 failure.__cause__ = error
             else:
@@ -296,7 +298,7 @@ def _retry_after(response: httpx.Response) -> float:
     return min(float(value), 30.0) if value.isdigit() else 0.0
 
 
-def _reason(error: httpx.TransportError, timeout: float) -> str:
+def _reason(error: httpx.RequestError, timeout: float) -> str:
     if isinstance(error, httpx.ConnectTimeout):
         return "no connection within 5 s"
     if isinstance(error, httpx.TimeoutException):

@@ -34,6 +34,7 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ["nothing"],
         ["jobs", "--limit", "0"],
+        ["jobs", "--limit", "9" * 20],
         ["jobs", "--nope"],
         ["show"],
         ["update", "job_1"],

@@ -119,6 +119,21 @@ def test_unexpected_answers_are_reported(answer: Answer) -> None:
         Client(server.url).jobs.get("job_1")
 
 
+@pytest.mark.parametrize("content", [b"[]", b"null", b"", b'{"data": null}', b"{}"])
+def test_list_of_another_server_is_reported(content: bytes) -> None:
+    with (
+        scripted(lambda _: Answer(content, 200, {"Content-Type": "application/json"})) as server,
+        pytest.raises(ConnectionFailed, match="not a DASL server"),
+    ):
+        list(Client(server.url).jobs.list())
+
+
+def test_damaged_compression_is_reported() -> None:
+    damaged = Answer(b"{}", 200, {"Content-Encoding": "gzip"})
+    with scripted(lambda _: damaged) as server, pytest.raises(ConnectionFailed, match="header"):
+        Client(server.url, patience=0).jobs.get("job_1")
+
+
 @pytest.mark.parametrize("wrong", ["", ".", "..", "job_1/events"])
 def test_id_that_changes_the_path_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="not an id"):
