@@ -25,6 +25,7 @@ from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import NO_QUOTA, Quota
 from service.scheduling.shortage_tracker import ShortageTracker
+from service.scheduling.shortages import too_few_machines, too_little_room
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -464,6 +465,20 @@ def test_reservation_waits_for_stopping_jobs() -> None:
     (decision, _) = decide(cluster, [running(3, 0)], queue, BEGAN)
     kept = "Room is kept for it: it starts as soon as enough running jobs end"
     assert decision.message == f"Waiting for 4 CPUs: 3 of 4 CPUs are in use. {kept}"
+
+
+def test_job_that_waits_for_memory_is_told_how_much_there_is() -> None:
+    cluster = Cluster((Node("n", "10.0.0.1", 4, 0, 0, 0, total_memory=8 * packing.BYTES_PER_GB),))
+    demand = Demand(2, Worker(1, 0, 6 * packing.BYTES_PER_GB))
+    held = packing.Room(1, 0, 4 * packing.BYTES_PER_GB)
+    assert too_little_room(demand, cluster, cluster.nodes, held) == (
+        "Waiting for 2 CPUs and 12 GB of memory: 1 of 4 CPUs are in use; jobs reserve 4 of 8 GB of memory, "
+        "and no node may have enough of the rest"
+    )
+    assert too_few_machines(demand, cluster) == (
+        "Waiting for more machines: 2 workers with 2 CPUs and 12 GB of memory in all do not fit on 1 nodes "
+        "with 4 CPUs and 0 GPUs in all and 8 GB of memory"
+    )
 
 
 def test_fragmented_room_is_reported_as_reason() -> None:
