@@ -24,7 +24,7 @@ from tools.environments import ENVIRONMENTS
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.xdist_group("environments"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 RAY_TOKEN = "0123456789abcdef" * 4
 Deployed = tuple[Path, Path, dict[str, str]]

@@ -17,7 +17,7 @@ from service.wire.checkpoints import CheckpointView
 from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.running_service import Served, spec
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
 
 STEPS = 20
 

@@ -19,7 +19,7 @@ from service.client.sync.models import Job
 from tests.e2e.conftest import Images
 from tests.support.running_service import Served
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
 
 
 def test_finished_model_at_work(

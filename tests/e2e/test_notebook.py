@@ -35,7 +35,7 @@ def test_notebook_is_stored_without_outputs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_notebook_runs(
     served: Served,
     images: Images,

@@ -13,7 +13,7 @@ from service.cli.app import app
 from tests.e2e.conftest import Images
 from tests.support.running_service import Served
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
 
 SPEC = {
     "method": {"name": "dino", "local_crops": 2},

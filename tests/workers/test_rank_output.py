@@ -15,7 +15,7 @@ from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.dispatcher.ray_executor import RayExecutor
 from service.embedded.local_ray import LocalRay
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
 
 DRIVER = Path(__file__).parents[1] / "support" / "printing_driver.py"
 LINES = 3000

@@ -25,7 +25,7 @@ from tests.support.processes import commands, free_port
 from tests.support.running_service import write_images
 
 # One Ray at a time, because start-up is timed and several would share the cores.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
 
 # Each attempt also starts a process in a session of its own, as a lost data loader might be.
 SERVE = """
