@@ -45,7 +45,7 @@ def too_few_machines(demand: Demand, cluster: Cluster) -> str:
     else:
         message = (
             f"Waiting for more machines: {demand.workers} workers with {demand} in all do not fit "
-            f"on {'one of ' if demand.choice.same_node else ''}{len(usable)} nodes with "
+            f"on {'one of ' if demand.choice.same_node else ''}{len(usable)} node{'' if len(usable) == 1 else 's'} with "
             f"{sum(node.total_cpus for node in usable):g} CPUs and "
             f"{sum(node.total_gpus for node in usable):g} GPUs in all"
         )

@@ -476,7 +476,7 @@ def test_job_that_waits_for_memory_is_told_how_much_there_is() -> None:
         "and no node may have enough of the rest"
     )
     assert too_few_machines(demand, cluster) == (
-        "Waiting for more machines: 2 workers with 2 CPUs and 12 GB of memory in all do not fit on 1 nodes "
+        "Waiting for more machines: 2 workers with 2 CPUs and 12 GB of memory in all do not fit on 1 node "
         "with 4 CPUs and 0 GPUs in all and 8 GB of memory"
     )
 

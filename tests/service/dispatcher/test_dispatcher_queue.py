@@ -312,7 +312,7 @@ def test_job_that_can_never_fit_does_not_block_queue(world: World) -> None:
     assert world.status(small) == JobStatus.STARTING
     assert world.status(huge) == JobStatus.QUEUED
     assert world.events(huge, "waiting") == [
-        "Waiting for more machines: 3 workers with 3 CPUs in all do not fit on 1 nodes with "
+        "Waiting for more machines: 3 workers with 3 CPUs in all do not fit on 1 node with "
         "2 CPUs and 0 GPUs in all"
     ]
 
