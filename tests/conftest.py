@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # By default Ray's workers have a low priority, and the test of the other worker would stop them.
+    # By default Ray's workers have a low priority, and the tests of the other xdist worker would starve them.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (Ray's name)
     if not hasattr(config, "workerinput"):
         sync_client.main()  # what is tested is what `service/client/aio` says now

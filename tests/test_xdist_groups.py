@@ -1,4 +1,7 @@
-"""Tests that start Ray are of one group, which is that of one xdist worker: two Rays slow each other down."""
+"""Tests that start Ray are in one group, so that they run on one xdist worker: two Rays slow each other down.
+
+Two tests are in groups of their own kind, whose fixtures they share: `web` and `environments`.
+"""
 
 import pytest
 

@@ -94,7 +94,7 @@ class Bound(BaseModel):
     """Record that has its client in a private attribute."""
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Return the state without the client, which cannot be pickled, as errors with their records are."""
+        """Return the state without the client, which cannot be pickled."""
         private = dict.fromkeys(self.__private_attributes__)
         return super().__getstate__() | {"__pydantic_private__": private}
 

@@ -106,7 +106,7 @@ def register(
                 f"(dasl datasets refresh {existing.id})"
             )
         elif existing.uri == request.uri:
-            detail += f". To read what is new there: dasl datasets refresh {existing.id}"
+            detail += f". To read its new images, run dasl datasets refresh {existing.id}"
         else:
             detail += f". Choose another name, or remove it (dasl datasets rm {existing.id})"
         raise Problem(

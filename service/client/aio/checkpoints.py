@@ -158,8 +158,8 @@ class AsyncCheckpoints(AsyncResource):
         present = [path.name for path in target.glob("backbone.*") if path.is_file()]
         if other := sorted({*present} - names):
             raise DownloadFailed(
-                f"{target} has {other[0]}, which checkpoint {checkpoint_id} lacks: it may be another one's, with other "
-                "features. Choose another folder, or remove the file."
+                f"{target} has {other[0]}, which checkpoint {checkpoint_id} lacks: it may belong to another checkpoint. "
+                "Choose another folder, or remove the file."
             )
         return await fetch_all(
             self._transport, "checkpoints", checkpoint_id, files, target, on_bytes
