@@ -60,8 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    # And again at each full collection of garbage while tests run: a second each.
-    gc.collect()
+    # And again at each full collection of garbage while tests run: a second each. What little of it is garbage stays.
     gc.freeze()
     gc.enable()
 

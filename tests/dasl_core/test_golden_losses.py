@@ -20,6 +20,7 @@ import torch
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec.methods import METHODS
 from tests.support.training_world import (
+    FAMILIES,
     KIN,
     TINY_BACKBONES,
     Recorder,
@@ -90,7 +91,15 @@ def curves(
 
 
 @pytest.mark.usefixtures("without_plots")
-@pytest.mark.parametrize(("method", "variant", "regularizers"), CASES)
+@pytest.mark.parametrize(
+    ("method", "variant", "regularizers"),
+    [
+        pytest.param(
+            *case, marks=[] if case[1] == "plain" or case[0] in FAMILIES else pytest.mark.slow
+        )
+        for case in CASES
+    ],
+)
 def test_losses_equal_recorded_ones(
     method: str, variant: str, regularizers: dict[str, Any], pictures: DatasetIndex, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_forgotten_update_is_reported(pictures: DatasetIndex, name: str) -> None
     method.loss(method(images), second)
 
 
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("name", ["byol", "dino"])
 def test_teacher_is_updated_once_per_step_with_micro_batches(
     pictures: DatasetIndex,

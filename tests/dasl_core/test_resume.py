@@ -116,7 +116,14 @@ def test_cancelled_run_resumes_bit_exactly(
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@pytest.mark.parametrize("variant", ["sgd-dar-sec", "bf16", "dino", "pcl"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "sgd-dar-sec",
+        "pcl",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bf16", "dino")),
+    ],
+)
 def test_checkpoints_by_time_change_nothing_and_resume_bit_exactly(
     pictures: DatasetIndex,
     cache: Path,

@@ -3,7 +3,9 @@
 The runs use two ranks and a network with stochastic depth, which draws from its rank's stream.
 """
 
+import functools
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -73,6 +75,37 @@ def recorded(
     return outcome, [] if reporter is None else reporter.curve()
 
 
+Whole = Callable[[int], tuple[Path, list[float]]]
+
+
+@pytest.fixture(scope="module")
+def whole(
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Whole:
+    """From a number of ranks to the checkpoints and losses of an undisturbed run on them."""
+
+    @functools.cache
+    def on(ranks: int) -> tuple[Path, list[float]]:
+        kept = tmp_path_factory.mktemp("whole")
+        outcome, losses = on_ranks(pool, ranks, pictures, cache, kept)
+        assert (outcome, len(losses)) == ("succeeded", TOTAL)
+        return kept, losses
+
+    return on
+
+
+def on_ranks(
+    pool: GlooPool, ranks: int, index: DatasetIndex, cache: Path, kept: Path, *arguments: Any
+) -> tuple[TrainingOutcome, list[float]]:
+    """Call `recorded` in this process, or on ranks of the pool; return the first one's result."""
+    spec = spec_of(index, ranks)
+    if ranks == 1:
+        return recorded(spec, index, cache, kept, *arguments)
+    first, *_ = pool.call(ranks, recorded, spec, index, cache, kept, *arguments)
+    result: tuple[TrainingOutcome, list[float]] = first
+    return result
+
+
 def checked_step(ready: bool) -> bool:
     """Ask to save a checkpoint on rank 0 (`ready`) or on the others only; return what is decided."""
     control = dist.new_group(backend="gloo")
@@ -115,12 +148,12 @@ def test_two_ranks_resume_bit_exactly_within_epoch(
 
 
 def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
-    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, whole: Whole
 ) -> None:
     """The evaluation after the second epoch; rank 0 alone knows of the request."""
-    whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
+    undisturbed, losses = whole(2)
+    part, rest = (tmp_path / name for name in ("part", "rest"))
     spec = spec_of(pictures, 2)
-    (_, losses), _ = pool.call(2, recorded, spec, pictures, cache, whole)
     (outcome, before), (other, _) = pool.call(
         2, recorded, spec, pictures, cache, part, None, None, 2 * STEPS
     )
@@ -128,33 +161,29 @@ def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
     stopped = part / f"step-{2 * STEPS}"
     (outcome, after), _ = pool.call(2, recorded, spec, pictures, cache, rest, None, stopped)
     assert (outcome, before + after) == ("succeeded", losses)
-    one, two = (load_state(folder / f"step-{TOTAL}") for folder in (whole, rest))
+    one, two = (load_state(folder / f"step-{TOTAL}") for folder in (undisturbed, rest))
     assert one["progress"]["evaluations"] == two["progress"]["evaluations"]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
 def test_resumes_on_other_number_of_ranks(
-    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, before: int, after: int
+    pool: GlooPool,
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    whole: Whole,
+    before: int,
+    after: int,
 ) -> None:
     """Within an epoch, with clusters of the one before and a bank for the next ones."""
     stop = STEPS + 2
-    whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
-
-    def run_on(ranks: int, kept: Path, *arguments: Any) -> tuple[TrainingOutcome, list[float]]:
-        spec = spec_of(pictures, ranks)
-        if ranks == 1:
-            return recorded(spec, pictures, cache, kept, *arguments)
-        first, *_ = pool.call(ranks, recorded, spec, pictures, cache, kept, *arguments)
-        result: tuple[TrainingOutcome, list[float]] = first
-        return result
-
-    outcome, losses = run_on(before, whole)
-    assert (outcome, len(losses)) == ("succeeded", TOTAL)
-    _, first = run_on(before, part, stop)
-    outcome, second = run_on(after, rest, None, part / f"step-{stop}")
+    undisturbed, losses = whole(before)
+    part, rest = (tmp_path / name for name in ("part", "rest"))
+    _, first = on_ranks(pool, before, pictures, cache, part, stop)
+    outcome, second = on_ranks(pool, after, pictures, cache, rest, None, part / f"step-{stop}")
     assert outcome == "succeeded"
     np.testing.assert_allclose(first + second, losses, rtol=0, atol=1e-10)
-    one, two = (load_state(folder / f"step-{TOTAL}") for folder in (whole, rest))
+    one, two = (load_state(folder / f"step-{TOTAL}") for folder in (undisturbed, rest))
     assert torch.equal(one["clusters"]["labels"], two["clusters"]["labels"])
     for name, weights in one["method"].items():
         torch.testing.assert_close(two["method"][name], weights, rtol=0, atol=1e-10)
@@ -183,14 +212,8 @@ def test_ranks_share_initial_weights_but_not_random_streams(
     assert not (draws(other, pictures, cache, tmp_path) == alone).any()
 
 
-def test_clusters_on_two_ranks_equal_those_on_one(
-    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    _, losses = recorded(spec_of(pictures, 1), pictures, cache, one)
-    spec = spec_of(pictures, 2)
-    (_, together), _ = pool.call(2, recorded, spec, pictures, cache, two)
-
+def test_clusters_on_two_ranks_equal_those_on_one(whole: Whole) -> None:
+    (one, losses), (two, together) = whole(1), whole(2)
     clusterings = set()
     for step in range(STEPS, TOTAL + 1, STEPS):
         alone, ours = (

@@ -154,6 +154,7 @@ def test_full_disks_are_named_with_the_remedy(
     assert "Errno" not in printed.err + printed.out
 
 
+@pytest.mark.slow
 def test_command_line_trains_on_folder(folder: Path) -> None:
     done = command(folder, "spec.yaml", "-o", "out", "--set", "train.epochs=2")
     assert done.returncode == 0, done.stderr

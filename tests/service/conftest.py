@@ -27,15 +27,17 @@ DATABASES = ("sqlite", "postgresql")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the databases of a test that names none itself: both, or the one that its name decides."""
     item = metafunc.definition
-    chosen = {name for mark in item.iter_markers("parametrize") for name in names_of(mark)}
-    if "database_url" not in metafunc.fixturenames or "database_url" in chosen:
+    named = {name for mark in item.iter_markers("parametrize") for name in names_of(mark)}
+    if "database_url" not in metafunc.fixturenames or "database_url" in named:
         return
-    # Three tests of four get SQLite, which takes a third of the time; the same one in every run.
-    one = "postgresql" if zlib.crc32(item.nodeid.encode()) % 4 == 0 else "sqlite"
-    by_default = DATABASES if item.get_closest_marker("dialect") else (one,)
+    # Seven tests of eight get SQLite, which takes a third of the time; the same one in every run.
+    one = "postgresql" if zlib.crc32(item.nodeid.encode()) % 8 == 0 else "sqlite"
+    dialect = item.get_closest_marker("dialect")
     asked = metafunc.config.getoption("databases")
-    databases = {None: by_default, "both": DATABASES}.get(asked, (asked,))
-    metafunc.parametrize("database_url", databases, indirect=True)
+    databases = {None: DATABASES if dialect else (one,), "both": DATABASES}.get(asked, (asked,))
+    slow = dialect.kwargs.get("slow") if dialect and asked is None else None
+    chosen = [pytest.param(it, marks=pytest.mark.slow if it == slow else []) for it in databases]
+    metafunc.parametrize("database_url", chosen, indirect=True)
 
 
 def names_of(parametrize: pytest.Mark) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from dasl_core.spec import JobSpec
 from dasl_core.spec.methods.simclr import SimCLR
-from service.cli.inputs import folder_name, read_spec
+from service.cli.inputs import connect, folder_name, read_spec
 from tests.support.command_line import run, run_json
 
 SPEC = "name: first\ndataset: emoji\nmethod: {name: simclr, temperature: 0.2}\n"
@@ -199,7 +199,10 @@ TAKING_IDS = [
         ["cluster"],
     ],
 )
-def test_missing_server_is_one_message_and_exit_code_1(arguments: list[str]) -> None:
+def test_missing_server_is_one_message_and_exit_code_1(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "__defaults__", (0.0,))  # does not try again for a second
     result = run(*arguments, code=1)
     assert result.stdout == ""
     [sentence] = result.stderr.splitlines()

@@ -132,7 +132,7 @@ def test_watch_prints_plain_lines_until_success() -> None:
 def test_watch_failure_prints_log_lines_unless_a_setting_is_invalid(
     type: str, said: list[str]
 ) -> None:
-    with scripted(Life("failed", error_type=type)) as server:
+    with scripted(Life("failed", 1, error_type=type)) as server:
         done = _dasl(server, "watch", JOB)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-2:] == said
@@ -140,7 +140,7 @@ def test_watch_failure_prints_log_lines_unless_a_setting_is_invalid(
 
 def test_watch_and_wait_end_at_the_time_limit() -> None:
     """Nobody may ever resume the job."""
-    with scripted(Life("paused", error_type="max-hours")) as server:
+    with scripted(Life("paused", 1, error_type="max-hours")) as server:
         done = _dasl(server, "watch", JOB)
         with Client(server.url) as client, pytest.raises(JobFailed, match="job_1 paused: boom"):
             client.jobs.wait(JOB, poll=0.0)
@@ -149,7 +149,7 @@ def test_watch_and_wait_end_at_the_time_limit() -> None:
 
 
 def test_watch_cancelled_job_exits_with_1_and_prints_only_json() -> None:
-    with scripted(Life("cancelled")) as server:
+    with scripted(Life("cancelled", 1)) as server:
         done = _dasl(server, "watch", JOB, "--json")
     assert done.returncode == 1
     documents = [json.loads(line) for line in done.stdout.splitlines()]

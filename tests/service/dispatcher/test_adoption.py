@@ -193,7 +193,7 @@ def test_unavailable_store_delays_the_next_attempt_for_minutes_only(
     assert registered(world, job) == [100], "it is found a day later"
 
 
-@pytest.mark.dialect
+@pytest.mark.dialect(slow="postgresql")
 def test_adoption_recovers_from_crash_at_every_point(
     world: World, rank0: Rank0, monkeypatch: pytest.MonkeyPatch
 ) -> None:

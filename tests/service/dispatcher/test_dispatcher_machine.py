@@ -31,7 +31,7 @@ from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
 from tests.support.api_under_test import Api
 from tests.support.dispatcher_world import World
 
-pytestmark = pytest.mark.dialect
+pytestmark = pytest.mark.dialect(slow="postgresql")
 
 ENOUGH_ROUNDS = 60
 Moment = Literal["before", "after"] | None

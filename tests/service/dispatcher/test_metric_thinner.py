@@ -146,7 +146,7 @@ def check_extremes(all_points: Points, left: Points, newest: int, without: set[i
         begin = stop
 
 
-@pytest.mark.dialect
+@pytest.mark.dialect(slow="postgresql")
 @settings(
     max_examples=10,
     deadline=None,
