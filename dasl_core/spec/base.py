@@ -45,14 +45,31 @@ def _describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
             field["description"] = description
 
 
-class SpecModel(BaseModel):
-    """Base class of the parts of a JobSpec: immutable, and without unknown keys.
+class StrictModel(BaseModel):
+    """Base class of what people send: refuses unknown keys, and booleans where numbers are expected."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_booleans_as_numbers(cls, value: Any) -> Any:
+        """Refuse booleans where numbers are expected; pydantic would convert `true` to 1."""
+        if not isinstance(value, dict):
+            return value
+        fields = cls.model_fields
+        return {
+            name: _without_booleans(item) if name in fields and _is_numeric(fields[name]) else item
+            for name, item in value.items()
+        }
+
+
+class SpecModel(StrictModel):
+    """Base class of the parts of a JobSpec: immutable.
 
     A string below a field is its description, in the JSON Schema and in docs/spec.md.
     """
 
     model_config = ConfigDict(
-        extra="forbid",
         frozen=True,
         allow_inf_nan=False,
         json_schema_extra=_describe_fields,
@@ -68,18 +85,6 @@ class SpecModel(BaseModel):
         """Return `narrow(to, **updates)` with the values of `automatic` for the fields that are "auto"."""
         chosen = {name: value for name, value in automatic.items() if getattr(self, name) == "auto"}
         return self.narrow(to, **chosen, **updates)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_booleans_as_numbers(cls, value: Any) -> Any:
-        """Refuse booleans where numbers are expected; pydantic would convert `true` to 1."""
-        if not isinstance(value, dict):
-            return value
-        fields = cls.model_fields
-        return {
-            name: _without_booleans(item) if name in fields and _is_numeric(fields[name]) else item
-            for name, item in value.items()
-        }
 
 
 def _is_numeric(field: FieldInfo) -> bool:

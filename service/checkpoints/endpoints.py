@@ -5,8 +5,9 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from dasl_core.spec.base import StrictModel
 from service.api import ranged_file
 from service.api.auth import Reader, Submitter
 from service.api.transaction import (
@@ -25,10 +26,8 @@ router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=R
 files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=StoreRoute)
 
 
-class CheckpointPatch(BaseModel):
+class CheckpointPatch(StrictModel):
     """Changes to a checkpoint."""
-
-    model_config = ConfigDict(extra="forbid")
 
     pinned: Annotated[bool, Field(description="Keep it regardless of the job's settings.")]
 

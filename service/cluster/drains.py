@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
+from dasl_core.spec.base import StrictModel
 from dasl_core.spec.fields import NodeName
 from service.api.auth import Caller
 from service.cluster import repository
@@ -15,10 +16,8 @@ from service.scheduling.nodes import ALL_NODES, Node
 from service.wire.cluster import DrainView
 
 
-class DrainRequest(BaseModel):
+class DrainRequest(StrictModel):
     """Which node to drain, and how."""
-
-    model_config = ConfigDict(extra="forbid")
 
     node: Annotated[
         NodeName | None, Field(description="Id, name or address; null: the whole cluster.")
@@ -32,10 +31,8 @@ class DrainRequest(BaseModel):
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
-class UndrainRequest(BaseModel):
+class UndrainRequest(StrictModel):
     """Which drain to end."""
-
-    model_config = ConfigDict(extra="forbid")
 
     node: Annotated[
         NodeName | None,

@@ -5,16 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from dasl_core.spec.base import problem
+from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.problems import FieldProblem, SpecError
@@ -72,15 +65,13 @@ def _holds_images(filename: str) -> str:
     return filename
 
 
-class UploadRequest(BaseModel):
+class UploadRequest(StrictModel):
     """A file of images that will be sent in chunks.
 
     Attributes:
         sha256: SHA-256 of the whole file, checked after the last chunk.
         fingerprint: any text by which a client recognizes the file when it resumes.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     filename: Annotated[
         str,
@@ -94,13 +85,11 @@ class UploadRequest(BaseModel):
     ) = None
 
 
-class DatasetRequest(BaseModel):
+class DatasetRequest(StrictModel):
     """Images to register: a folder, archive, list, table or array, on the server or in an object store.
 
     Instead of `uri`, `upload` describes a file whose content follows in chunks.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     name: DatasetName
     uri: DatasetUri | None = None

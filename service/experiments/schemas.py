@@ -2,17 +2,10 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from dasl_core.headlines import DIRECTED_METRICS, better_direction
-from dasl_core.spec.base import problem
+from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import METRIC_PATTERN, NAME_PATTERN, closest
 from service.experiments.variants import LONGEST_NAME, Variant, grid_variants
 from service.jobs.schemas import JobEstimate
@@ -44,10 +37,8 @@ DecidingMetric = Annotated[
 ]
 
 
-class ExperimentRequest(BaseModel):
+class ExperimentRequest(StrictModel):
     """A base spec, its variants, and the seeds of each variant."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Text
     spec: Annotated[

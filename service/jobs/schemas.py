@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+from pydantic import BaseModel, Field, ValidationError, WrapValidator, model_validator
 
 from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
-from dasl_core.spec.base import problem
+from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.fields import Name, Tag
 from service.wire.base import Answer
 from service.wire.jobs import JobView
@@ -23,10 +23,8 @@ def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
 SpecBody = Annotated[JobSpec, WrapValidator(_explain)]
 
 
-class CloneRequest(BaseModel):
+class CloneRequest(StrictModel):
     """How a clone differs from its job."""
-
-    model_config = ConfigDict(extra="forbid")
 
     changes: Annotated[
         dict[str, Any], Field(description="Fields of the spec to change, nested as in a spec.")
@@ -40,10 +38,8 @@ class CloneRequest(BaseModel):
     ] = "newest"
 
 
-class ResourcesPatch(BaseModel):
+class ResourcesPatch(StrictModel):
     """Changes to the resources of a submitted job."""
-
-    model_config = ConfigDict(extra="forbid")
 
     max_hours: Annotated[float | None, Field(gt=0, le=100_000)] = None
     workers: Annotated[
@@ -57,10 +53,8 @@ class ResourcesPatch(BaseModel):
         return self
 
 
-class JobPatch(BaseModel):
+class JobPatch(StrictModel):
     """Changes to a submitted job."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Name = ""
     tags: Annotated[dict[Tag, Tag], Field(max_length=50)] = {}

@@ -3,9 +3,9 @@
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from dasl_core.spec.base import problem
+from dasl_core.spec.base import StrictModel, problem
 
 _LOOPBACK = re.compile(r"http://(127\.0\.0\.1|\[::1\]):([1-9][0-9]{0,4})/callback")
 
@@ -22,18 +22,14 @@ def _on_loopback(uri: str) -> str:
 Opaque = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class LoginRequest(BaseModel):
+class LoginRequest(StrictModel):
     """The start of a login; the browser sends its result to `redirect_uri`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     redirect_uri: Annotated[str, Field(max_length=200), AfterValidator(_on_loopback)]
 
 
-class LoginResult(BaseModel):
+class LoginResult(StrictModel):
     """The result of a login, with the `code` that the provider gave to the browser."""
-
-    model_config = ConfigDict(extra="forbid")
 
     state: Opaque
     secret: Opaque

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from dasl_core.spec import Evaluate
+from dasl_core.spec.base import StrictModel
 from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, ExportFormat, FeatureKind
 
 DatasetName = Annotated[
@@ -18,11 +19,7 @@ Version = Annotated[
 ]
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class EvaluationRequest(_Request):
+class EvaluationRequest(StrictModel):
     """Images to evaluate a checkpoint's backbone on."""
 
     dataset: DatasetName
@@ -36,7 +33,7 @@ class EvaluationRequest(_Request):
     ] = Field(default_factory=Evaluate)
 
 
-class EmbeddingRequest(_Request):
+class EmbeddingRequest(StrictModel):
     """Images to embed with a checkpoint's backbone."""
 
     dataset: DatasetName
@@ -54,7 +51,7 @@ class EmbeddingRequest(_Request):
     dtype: EmbeddingType = "float32"
 
 
-class ExportRequest(_Request):
+class ExportRequest(StrictModel):
     """The format to export a checkpoint's backbone to."""
 
     format: ExportFormat

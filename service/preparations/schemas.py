@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from dasl_core.spec.base import StrictModel
 
 
-class PreparationRequest(BaseModel):
+class PreparationRequest(StrictModel):
     """Images to decode for trainings by this spec."""
-
-    model_config = ConfigDict(extra="forbid")
 
     spec: Annotated[
         dict[str, Any],

@@ -2,15 +2,15 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from dasl_core.spec.base import StrictModel
 
 MOST_IMAGES = 64
 
 
-class PreviewRequest(BaseModel):
+class PreviewRequest(StrictModel):
     """Views of the first images of a training by this spec."""
-
-    model_config = ConfigDict(extra="forbid")
 
     spec: Annotated[
         dict[str, Any],

@@ -7,10 +7,11 @@ are stored.
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 
 from dasl_core.headlines import TITLES
+from dasl_core.spec.base import StrictModel
 from dasl_core.vocabulary import IMAGE_EXTENSIONS
 from service import credentials
 from service.api import repository as tokens
@@ -30,10 +31,8 @@ _MAX_SESSIONS, _MAX_CODES = 100, 20
 Secret = Annotated[str, Field(min_length=1, max_length=500)]
 
 
-class SessionRequest(BaseModel):
+class SessionRequest(StrictModel):
     """A login of the page, by a token or a login code."""
-
-    model_config = ConfigDict(extra="forbid")
 
     token: Secret | None = None
     code: Secret | None = None

@@ -3,9 +3,9 @@
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
-from dasl_core.spec.base import problem
+from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN
 
 # `dasl db admin-token` names a tenant with any line of text.
@@ -21,10 +21,8 @@ def _plain(name: str) -> str:
     return name
 
 
-class Limits(BaseModel):
+class Limits(StrictModel):
     """Share and limits of a tenant; null: no limit."""
-
-    model_config = ConfigDict(extra="forbid")
 
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     max_queued_jobs: Quota = None

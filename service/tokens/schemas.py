@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
-from dasl_core.spec.base import problem
+from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN
 from service.api.parameters import Moment
 from service.api.problems import field_problem
@@ -23,10 +23,8 @@ def _in_future(at: datetime) -> datetime:
     return at
 
 
-class Quotas(BaseModel):
+class Quotas(StrictModel):
     """Limits on the concurrent jobs and data sets of a token; null: no limit."""
-
-    model_config = ConfigDict(extra="forbid")
 
     max_queued_jobs: Quota = None
     max_running_jobs: Quota = None

@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import StringConstraints
 
+from dasl_core.spec.base import StrictModel
 from dasl_core.spec.errors import LINE_PATTERN
 from service.credentials import Scope
 
@@ -11,20 +12,16 @@ UserName = Annotated[str, StringConstraints(min_length=1, max_length=200, patter
 Email = Annotated[str, StringConstraints(min_length=3, max_length=320, pattern=LINE_PATTERN)]
 
 
-class UserRequest(BaseModel):
+class UserRequest(StrictModel):
     """A user to create; `role` is the highest scope of its tokens."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: UserName
     email: Email | None = None
     role: Scope = "submit"
 
 
-class UserChanges(BaseModel):
+class UserChanges(StrictModel):
     """Changes of a user."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: UserName = "-"
     email: Email | None = None

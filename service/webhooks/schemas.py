@@ -2,16 +2,9 @@
 
 from typing import Annotated, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from dasl_core.spec.base import problem
+from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN, closest
 from dasl_core.spec.fields import Tag
 from service.outbox.addresses import LONGEST_URL
@@ -37,14 +30,12 @@ Events = Annotated[
 Tags = Annotated[dict[Tag, Tag], Field(max_length=50)]
 
 
-class WebhookRequest(BaseModel):
+class WebhookRequest(StrictModel):
     """A webhook to create: the receiver's address and the events.
 
     `events` are types, or "*" for all; by default the types after which a job no longer runs. With `tags`, only events of
     jobs with all of these tags are sent.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Url
     name: Name = ""
@@ -53,10 +44,8 @@ class WebhookRequest(BaseModel):
     format: Format = "standard"
 
 
-class WebhookChanges(BaseModel):
+class WebhookChanges(StrictModel):
     """Changes of a webhook."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Url = ""
     name: Name = ""
@@ -72,9 +61,7 @@ class WebhookChanges(BaseModel):
         return self
 
 
-class Rotation(BaseModel):
+class Rotation(StrictModel):
     """Rotation of a secret: how long messages are also signed with the previous one."""
-
-    model_config = ConfigDict(extra="forbid")
 
     keep_hours: Annotated[float, Field(ge=0, le=168)] = 24.0

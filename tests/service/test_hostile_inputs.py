@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import ValidationError
 from sqlalchemy import func, select
 
+from dasl_core.spec.base import SpecModel, StrictModel, _is_numeric
 from service.db.models import Job
 from service.db.session import Database
 from service.server.app import create_app
@@ -51,6 +53,29 @@ def outcome(answer: Any) -> tuple[int, str]:
     assert len(answer.content) < 20_000, "an error is no echo"
     fields = [error["field"] for error in problem["errors"]]
     return answer.status_code, fields[0] if fields else problem["type"]
+
+
+def bodies(model: type[StrictModel] = StrictModel) -> Iterator[type[StrictModel]]:
+    """Yield the bodies of the API's requests, and their parts."""
+    for each in model.__subclasses__():
+        if not issubclass(each, SpecModel):
+            yield each
+            yield from bodies(each)
+
+
+def test_no_number_of_a_body_is_a_boolean() -> None:
+    numbers = [
+        (body, name)
+        for body in bodies()
+        for name, field in body.model_fields.items()
+        if _is_numeric(field)
+    ]
+    expected = {"priority", "weight", "version", "max_gpus", "size", "keep_hours", "seeds"}
+    assert expected <= {name for _, name in numbers}
+    for body, name in numbers:
+        with pytest.raises(ValidationError) as caught:
+            body.model_validate({name: True})
+        assert (name,) in [error["loc"] for error in caught.value.errors()], (body, name)
 
 
 # Bodies of POST /v1/jobs.
