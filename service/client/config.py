@@ -113,11 +113,16 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def _checked_url(url: str, source: str) -> str:
+    import httpx  # only where a server is asked
+
     cleaned = url.strip().rstrip("/")
-    parts = urlsplit(cleaned)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = httpx.URL(cleaned)
+    except httpx.InvalidURL:  # such as a port that is no number
+        parts = httpx.URL()
+    if parts.scheme not in {"http", "https"} or not parts.host or (parts.port or 0) > 65_535:
         raise ConfigError(
-            f"{url!r} from {source} is not a server address; expected something like {DEFAULT_URL}"
+            f"{url[:200]!r} from {source} is not a server address; expected something like {DEFAULT_URL}"
         )
     return cleaned.removesuffix("/v1")
 

@@ -175,6 +175,8 @@ class AsyncTransport:
                     await response.aread()
                     self._raise_for(response, store)
                 yield response
+        except httpx.InvalidURL as error:
+            raise _too_long() from error
         except httpx.RequestError as error:
             reason = _reason(error, self._timeout)
             if store is not None:
@@ -206,6 +208,8 @@ class AsyncTransport:
                 response = await self._http.request(
                     method, path, **content, params=_without_none(params), headers=headers
                 )
+            except httpx.InvalidURL as error:
+                raise _too_long() from error
             except httpx.RequestError as error:
                 failure = ConnectionFailed(self.url, _reason(error, self._timeout))
                 failure.__cause__ = error
@@ -271,6 +275,11 @@ def path_to(*segments: str) -> str:
         if segment in {"", ".", ".."} or ("/" in segment and segments[0] != "tenants"):
             raise ValueError(f"{segment!r} is not an id")
     return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+def _too_long() -> ApiError:
+    """What a server would answer to an address that is too long for httpx to send."""
+    return ApiError(414, {"title": "The address of the request is too long; shorten the arguments"})
 
 
 def _without_none(params: Params | None) -> dict[str, str | int | float | Sequence[str]]:

@@ -247,6 +247,12 @@ def test_malformed_server_address_names_its_source(monkeypatch: pytest.MonkeyPat
     assert "'nowhere' from DASL_URL is not a server address" in result.stderr
 
 
+def test_arguments_too_long_for_an_address_are_one_message() -> None:
+    for command in ("show", "events", "logs", "download"):
+        result = run(command, 70_000 * "a", code=1)
+        assert "address of the request is too long; shorten the arguments" in result.stderr
+
+
 def test_schema_prints_the_spec_schema() -> None:
     assert json.loads(run("schema").stdout) == JobSpec.model_json_schema()
 

@@ -56,7 +56,20 @@ def test_repr_hides_the_token() -> None:
     assert "secret" not in repr(resolve_connection("http://a:1", "secret"))
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://a", "http://", "/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8000",
+        "ftp://a",
+        "http://",
+        "/v1",
+        "http://[::1",
+        "http://a:port",
+        "http://a:99999",
+        "http://a\x00",
+        pytest.param("http://a/" + 70_000 * "b", id="long"),
+    ],
+)
 def test_malformed_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a server address"):
         Client(url)
