@@ -45,7 +45,6 @@ from tests.support.gradients import gradient
 from tests.support.training_world import (
     KIN,
     Recorder,
-    families_first,
     open_trainer,
     resolved,
     run,
@@ -491,7 +490,13 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
     }
 
 
-@pytest.mark.parametrize("method", families_first(REGISTRY))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[] if name in (DRAWN, "dino", "pcl") else pytest.mark.slow)
+        for name in REGISTRY
+    ],
+)
 def test_run_on_two_ranks_equals_run_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
@@ -525,6 +530,7 @@ def bf16_losses(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Pa
     return losses.get("loss", [])
 
 
+@pytest.mark.slow
 def test_two_ranks_train_in_bfloat16(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

@@ -61,10 +61,10 @@ def test_commands_quote_names_with_spaces(tmp_path: Path) -> None:
     [
         (99, 0.1, 10),
         (100, 0.3, 30),
-        (150, 0.2, 30),
-        (249, 0.13, 32),
-        (294, 0.11, 32),
-        (295, 0.1, 30),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((150, 0.2, 30), (249, 0.13, 32), (294, 0.11, 32), (295, 0.1, 30))
+        ),
     ],
 )
 def test_enough_images_are_held_out_to_decide_if_there_are_enough(

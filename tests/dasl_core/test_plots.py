@@ -40,6 +40,8 @@ from dasl_core.train.serialization import load_state
 from dasl_core.verdict import Anchors
 from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
+# One worker makes the run that most of these tests look at.
+pytestmark = pytest.mark.xdist_group("plots")
 DATA = {"neighbours.json", "map.json", "histograms.json", "thumbnails.json"}
 SHEETS = {"neighbours.webp", "thumbnails.webp"}
 PNGS = {"curves.png", "neighbours.png", "map.png", "distances.png", "norms.png"}

@@ -19,7 +19,15 @@ from dasl_core.methods.simclr import SimCLR
 from dasl_core.train import checkpointing
 from dasl_core.train.serialization import load_state
 from dasl_core.vocabulary import Desired
-from tests.support.training_world import Recorder, assert_same, ingest, resolved, run, supported
+from tests.support.training_world import (
+    FAMILIES,
+    Recorder,
+    assert_same,
+    ingest,
+    resolved,
+    run,
+    supported,
+)
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `tiny_spec` on `pictures`: 24 images, batch 8, 3 epochs
@@ -82,7 +90,13 @@ VARIANTS: dict[str, dict[str, Any]] = IN_PARTS | {
         ("adamw-vit-blur", 6),
         ("bf16", 7),
         # Within the second epoch, after what methods and clusters begin at its start.
-        *((method, STEPS + 1 + number % 2) for number, method in enumerate(REGISTRY)),
+        *(
+            pytest.param(
+                *(method, STEPS + 1 + number % 2),
+                marks=[] if method in FAMILIES else pytest.mark.slow,
+            )
+            for number, method in enumerate(REGISTRY)
+        ),
     ],
 )
 def test_cancelled_run_resumes_bit_exactly(

@@ -147,6 +147,7 @@ def test_two_ranks_resume_bit_exactly_within_epoch(
         assert one["progress"][name] == two["progress"][name], name
 
 
+@pytest.mark.slow
 def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, whole: Whole
 ) -> None:
@@ -165,7 +166,7 @@ def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
     assert one["progress"]["evaluations"] == two["progress"]["evaluations"]
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_resumes_on_other_number_of_ranks(
     pool: GlooPool,
     pictures: DatasetIndex,

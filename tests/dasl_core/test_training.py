@@ -15,7 +15,7 @@ from PIL import Image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.split import split
 from dasl_core.methods import REGISTRY
-from dasl_core.spec import REGULARIZERS, Holdout
+from dasl_core.spec import REGULARIZERS, Holdout, ResolvedJobSpec
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.evaluation import DISTANCES, Evaluator
 from dasl_core.train.optim import learning_rate
@@ -342,25 +342,42 @@ def test_number_of_dar_pairs_is_reported(
 # --- collapse
 
 
+def collapsing(index: DatasetIndex, collapse: str) -> ResolvedJobSpec:
+    """Elementwise DAR with far too large a weight pulls all embeddings into one point."""
+    return resolved(
+        index,
+        dar={"weight": 100.0, "difference": "abs"},
+        train={
+            "epochs": 20,
+            "optimizer": {"name": "adamw", "lr": 0.01},
+            "warmup_epochs": 0,
+            "collapse": collapse,
+        },
+        evaluate={"knn": None, "retrieval": [], "every_epochs": 20},
+    )
+
+
+@pytest.mark.slow
+def test_collapse_is_ignored_if_requested(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    ignored = Recorder(tmp_path)
+    assert run(collapsing(pictures, "ignore"), pictures, cache, ignored) == "succeeded"
+    assert ignored.events == []
+
+
 def test_collapse_is_reported_and_stops_run_if_requested(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    """Elementwise DAR with far too large a weight pulls all embeddings into one point."""
-    train = {"epochs": 20, "optimizer": {"name": "adamw", "lr": 0.01}, "warmup_epochs": 0}
-    collapsing: dict[str, Any] = {
-        "dar": {"weight": 100.0, "difference": "abs"},
-        "train": train,
-        "evaluate": {"knn": None, "retrieval": [], "every_epochs": 20},
-    }
     warned = Recorder(tmp_path / "warned")
-    assert run(resolved(pictures, **collapsing), pictures, cache, warned) == "succeeded"
+    assert run(collapsing(pictures, "warn"), pictures, cache, warned) == "succeeded"
     kinds = {(kind, data["cause"]) for kind, _, data in warned.events}
     assert kinds == {("collapse", "constant_output")}
 
-    stopping = collapsing | {"train": train | {"collapse": "stop"}}
+    stopping = collapsing(pictures, "stop")
     stopped = Recorder(tmp_path / "stopped")
     with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
-        run(resolved(pictures, **stopping), pictures, cache, stopped)
+        run(stopping, pictures, cache, stopped)
     assert stopped.checkpoints[-1][0] == stopped.points[-1]["step"] < 60
 
     assert stopped.curve() == warned.curve()[: len(stopped.points)]
@@ -368,14 +385,8 @@ def test_collapse_is_reported_and_stops_run_if_requested(
     # The run stays ended for the next process if this one was killed before reporting it.
     again = Recorder(tmp_path / "again")
     with pytest.raises(CollapsedError, match=r"nearly the same output.*dar\.weight"):
-        run(resolved(pictures, **stopping), pictures, cache, again, stopped.last_checkpoint)
+        run(stopping, pictures, cache, again, stopped.last_checkpoint)
     assert (again.points, again.checkpoints) == ([], [])
-
-    ignoring = collapsing | {"train": train | {"collapse": "ignore"}}
-    ignored = Recorder(tmp_path / "ignored")
-    run(resolved(pictures, **ignoring), pictures, cache, ignored)
-    assert ignored.events == []
-    assert ignored.curve() == warned.curve()
 
 
 def test_healthy_run_raises_no_collapse_alarm(

@@ -182,6 +182,7 @@ def test_too_many_skipped_steps_fail_run_and_name_images(
     assert reporter.events[-1][2]["step"] == (2 if limit == 0 else 6)
 
 
+@pytest.mark.slow
 def test_float16_resumes_with_its_loss_scale(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

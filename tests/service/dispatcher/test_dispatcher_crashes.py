@@ -13,7 +13,7 @@ from service.states import AttemptState, JobStatus
 from service.worker_api.service import check_run_token
 from tests.support.dispatcher_world import World
 
-pytestmark = pytest.mark.dialect
+pytestmark = pytest.mark.dialect(slow="postgresql")
 
 
 class Crash(BaseException):

@@ -327,7 +327,7 @@ def test_random_events_lose_no_job(story: type[Story]) -> None:
     run_state_machine_as_test(
         story,
         settings=settings(
-            max_examples=4 if postgresql else 12,
+            max_examples=4 if postgresql else 8,
             stateful_step_count=30,
             suppress_health_check=list(HealthCheck),
         ),
