@@ -30,10 +30,7 @@ from tests.support.stand_in.jobs_api import StandInRay
 DATASET = "pictures"
 
 Service = Literal["api", "dispatcher"]
-_COMMANDS: dict[Service, str] = {
-    "api": "service.server",
-    "dispatcher": "service.dispatcher",
-}
+_COMMANDS: dict[Service, str] = {"api": "service.server", "dispatcher": "service.dispatcher"}
 
 
 @dataclass

@@ -82,10 +82,7 @@ def main() -> int:
 def ray_head(folder: Path, standin: bool) -> dict[str, Any]:
     """Kill GCS and raylet of `dasl serve` while two jobs run; both must finish."""
     write_images(folder / "images", 40)
-    with (
-        serving(folder, folder / "d") as (pid, url, token),
-        Client(url, token) as client,
-    ):
+    with serving(folder, folder / "d") as (pid, url, token), Client(url, token) as client:
         client.datasets.add(folder / "images", DATASET).wait(timeout=PATIENCE_SECONDS)
         jobs = [client.jobs.submit(small_spec(epochs=400, seed=seed)) for seed in range(2)]
         until(

@@ -32,12 +32,7 @@ def test_folders_that_no_process_uses_are_removed(
     held = CacheFolder(root / "used")
     try:
         held.use("canvases-1")
-        assert cache("--clear") == {
-            "path": str(root),
-            "folders": 1,
-            "bytes": 5,
-            "freed_bytes": 10,
-        }
+        assert cache("--clear") == {"path": str(root), "folders": 1, "bytes": 5, "freed_bytes": 10}
     finally:
         held.close()
     assert cache("--clear")["freed_bytes"] == 5

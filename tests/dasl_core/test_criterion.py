@@ -354,11 +354,7 @@ OTHER_REGULARIZERS: list[tuple[str, dict[str, Any], Callable[[Tensor], Tensor]]]
     ("uniformity", {}, lambda x: uniformity_loss(x.flatten(0, 1), IDS)),
     ("uniformity", {"t": 3.0}, lambda x: uniformity_loss(x.flatten(0, 1), IDS, 3.0)),
     ("koleo", {"labels": "class"}, lambda x: koleo_loss(x.flatten(0, 1), CLASS_IDS)),
-    (
-        "negative_margin",
-        {"margin": 1.1},
-        lambda x: negative_margin_loss(x.flatten(0, 1), IDS, 1.1),
-    ),
+    ("negative_margin", {"margin": 1.1}, lambda x: negative_margin_loss(x.flatten(0, 1), IDS, 1.1)),
     ("sigreg", {}, lambda x: sigreg_loss(x, generator=directions(4))),
     ("visreg", {"slices": 9}, lambda x: visreg_loss(x, slices=9, generator=directions(4))),
 ]

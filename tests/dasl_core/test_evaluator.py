@@ -306,10 +306,7 @@ def features_on_some_ranks(root: str, view: int | None) -> np.ndarray:
     canvases = Canvases(index, 16, 3, cache=Path(root) / "cache", threads=1)
     images = ImageSet(canvases, np.arange(len(index)))
     evaluator = evaluator_of(resolved(index), images, images)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        eval_mode(network_with_a_head()) as network,
-    ):
+    with pytest.MonkeyPatch.context() as patch, eval_mode(network_with_a_head()) as network:
         patch.setattr("dasl_core.train.features.FEATURE_BATCH", 4)  # several batches per rank
         features = evaluator.encoder.features(network, images, view).numpy()
     canvases.close()

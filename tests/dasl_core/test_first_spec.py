@@ -151,10 +151,7 @@ def test_with_a_gpu_the_time_is_not_known(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        ({}, "no usable image"),
-        ({"a.png": b"x", "b.png": b"y"}, "no usable image"),
-    ],
+    [({}, "no usable image"), ({"a.png": b"x", "b.png": b"y"}, "no usable image")],
     ids=["empty", "broken"],
 )
 def test_folder_without_an_image_is_refused(

@@ -174,10 +174,7 @@ def test_probe_repeats_itself_and_takes_arrays_tiles_and_both_precisions(
 def test_invalid_arguments_are_named() -> None:
     x, y, _, _ = clouds()
     calls: tuple[tuple[Callable[[], object], str], ...] = (
-        (
-            lambda: linear_probe(x, y, x[:, :3], y),
-            "test_x must have the 16 columns of train_x",
-        ),
+        (lambda: linear_probe(x, y, x[:, :3], y), "test_x must have the 16 columns of train_x"),
         (lambda: linear_probe(x, y[:3], x, y), r"train_y must have the shape \(320,\)"),
         (lambda: linear_probe(x[:1], y[:1], x, y), "train_x must have at least 2 rows; given 1"),
         (

@@ -46,11 +46,7 @@ def test_process_without_groups_has_cores_of_its_affinity(cgroups: Path) -> None
             {"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"},
             4,
         ),
-        (
-            "5:cpu,cpuacct:/\n",
-            {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
-            8,
-        ),
+        ("5:cpu,cpuacct:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
     ],
 )
 def test_quota_limits_cores(

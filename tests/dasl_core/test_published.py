@@ -116,10 +116,7 @@ def imagenet100(source: Path) -> None:
 
 
 LAYOUTS: dict[Callable[[Path], None], dict[str, tuple[list[str], int]]] = {
-    cub200: {
-        "train": (["001.Albatross", "100.Pelican"], 4),
-        "test": (["101.White_Pelican"], 2),
-    },
+    cub200: {"train": (["001.Albatross", "100.Pelican"], 4), "test": (["101.White_Pelican"], 2)},
     cars196: {
         "train": (["001.Car_1", "098.Ram_C-V_Minivan_2012"], 2),
         "test": (["099.Car_99", "196.Car_196"], 2),

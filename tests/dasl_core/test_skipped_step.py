@@ -13,13 +13,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import REGISTRY, Outputs, Step
 from dasl_core.train.gradients import Terms
 from dasl_core.train.trainer import Trainer
-from tests.support.training_world import (
-    FAMILIES,
-    assert_same,
-    open_trainer,
-    resolved,
-    supported,
-)
+from tests.support.training_world import FAMILIES, assert_same, open_trainer, resolved, supported
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:

@@ -629,11 +629,7 @@ def test_resolve_returns_or_names_fields(raw: dict[str, Any], facts: DatasetFact
     ("parts", "images", "field"),
     [
         ({"method": {"name": "pcl"}}, 3 * 10**8, "method.bank_size"),
-        (
-            {"train": {"micro_batches": 10**9, "optimizer": {"lr": 0.1}}},
-            10**10,
-            "train.batch_size",
-        ),
+        ({"train": {"micro_batches": 10**9, "optimizer": {"lr": 0.1}}}, 10**10, "train.batch_size"),
     ],
 )
 def test_chosen_value_outside_its_range_names_the_field(

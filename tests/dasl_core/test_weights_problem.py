@@ -88,10 +88,7 @@ def test_weights_for_other_images_are_accepted(tmp_path: Path) -> None:
     assert problem(save(model.state_dict(), tmp_path / "w.pth"), name) is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["vit_small_patch14_dinov2", "vit_small_plus_patch16_dinov3"],
-)
+@pytest.mark.parametrize("name", ["vit_small_patch14_dinov2", "vit_small_plus_patch16_dinov3"])
 def test_layout_of_transformers_is_accepted(tmp_path: Path, name: str) -> None:
     weights = {k: v for k, v in network(name).items() if not k.startswith("head")}
     file = save(to_transformers_layout(weights), tmp_path / "model.safetensors")

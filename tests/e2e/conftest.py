@@ -42,10 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
 def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     home = folder / "home"
-    with (
-        serving(folder, home) as (pid, url, token),
-        Client(url, token, patience=60) as client,
-    ):
+    with serving(folder, home) as (pid, url, token), Client(url, token, patience=60) as client:
         client.datasets.add(images.root, "images").wait(timeout=PATIENCE_SECONDS)
         yield Served(pid, url, token, client, "images", home / "artifacts")
 

@@ -21,11 +21,7 @@ from tests.test_docs import blocks, text_of
 from tools.environments import ENVIRONMENTS
 
 # Not beside the tests that exchange the packages of these environments.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("environments"),
-    pytest.mark.timeout(1800),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("environments"), pytest.mark.timeout(1800)]
 RAY_TOKEN = "0123456789abcdef" * 4
 Deployed = tuple[Path, Path, dict[str, str]]
 

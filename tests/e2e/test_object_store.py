@@ -20,10 +20,7 @@ def test_job_on_s3_trains_resumes_and_is_downloaded(
     home = tmp_path / "home"
     images = tmp_path / "images"
     write_images(images, 64)
-    settings = {
-        "DASL_ARTIFACTS_URI": s3_root,
-        "DASL_PRESIGNED_DOWNLOADS": "true",
-    }
+    settings = {"DASL_ARTIFACTS_URI": s3_root, "DASL_PRESIGNED_DOWNLOADS": "true"}
     train = {"epochs": 2, "batch_size": 8, "checkpoint_every_epochs": 1}
     with (
         serving(tmp_path, home, on_terminal=False, **settings) as (_, url, token),

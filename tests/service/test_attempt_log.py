@@ -147,10 +147,7 @@ def test_log_in_an_object_store_is_not_rewritten_by_each_append(counted: Counted
     assert most <= 11
 
 
-@given(
-    sizes=st.lists(st.integers(1, 400), min_size=1, max_size=40),
-    part_size=st.integers(16, 600),
-)
+@given(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=40), part_size=st.integers(16, 600))
 def test_objects_of_a_log_stay_few_whatever_their_sizes(sizes: list[int], part_size: int) -> None:
     fsspec.register_implementation("counted", CountedStore, clobber=True)
     store = fsspec.filesystem("counted")

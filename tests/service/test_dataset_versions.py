@@ -93,10 +93,7 @@ def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> No
     assert view["facts"]["num_images"] == 200
     assert [
         (v["number"], v["facts"]["num_images"], v["changes"]) for v in listed(api, dataset)
-    ] == [
-        (2, 200, changes),
-        (1, 100, None),
-    ]
+    ] == [(2, 200, changes), (1, 100, None)]
     after = api.submit()
     assert [job["dataset_version"] for job in (before, during, after)] == [1, 1, 2]
     for job, images, index in ((during, 100, "1/index"), (after, 200, "new/index")):

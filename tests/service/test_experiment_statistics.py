@@ -37,12 +37,7 @@ def difference_of(pairs: list[tuple[float, float]]) -> list[float]:
     assert difference.t_interval is not None
     assert difference.bootstrap_interval is not None
     assert difference.std is not None
-    return [
-        difference.mean,
-        difference.std,
-        *difference.t_interval,
-        *difference.bootstrap_interval,
-    ]
+    return [difference.mean, difference.std, *difference.t_interval, *difference.bootstrap_interval]
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 10, 29, 30, 199])

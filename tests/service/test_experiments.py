@@ -58,11 +58,7 @@ def finish(
     if raw is not None:
         report = {"step": 0, "epoch": 0, "subject": "raw", "metrics": dict(raw)}
         assert worker.post("evaluations", **report).is_success
-    for step, subject, part in (
-        (0, "untrained", 0.1),
-        (5, "backbone", 0.5),
-        (10, "backbone", 1.0),
-    ):
+    for step, subject, part in ((0, "untrained", 0.1), (5, "backbone", 0.5), (10, "backbone", 1.0)):
         measured = {name: value * part for name, value in metrics.items()}
         report = {"step": step, "epoch": step, "subject": subject, "metrics": measured}
         assert worker.post("evaluations", **report).is_success
@@ -222,10 +218,7 @@ def test_variants_with_equal_settings_are_warned_of(api: Api) -> None:
         ({"variants": None, "grid": {"dar.weight": []}}, "grid.dar.weight"),
         ({"variants": None, "grid": {"dar..weight": [1]}}, "grid.dar..weight"),
         ({"variants": None, "grid": {"train.epochs": [5, 5]}}, "grid"),
-        (
-            {"variants": None, "grid": {"dar.weight": [1, 2], "dar": [None, {}]}},
-            "grid.dar.weight",
-        ),
+        ({"variants": None, "grid": {"dar.weight": [1, 2], "dar": [None, {}]}}, "grid.dar.weight"),
         ({"variants": None, "grid": {"dar.weight": [1] * 10, "train.epochs": [1] * 10}}, "grid"),
         ({"seeds": list(range(101))}, "variants"),
         ({"seeds": []}, "seeds"),

@@ -84,11 +84,7 @@ def embedded(api: Api, checkpoint: str, content: bytes = b"vectors", **settings:
     file = Path(uri.removeprefix("file://")) / "embedding-00000.parquet"
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
-    entry = {
-        "name": file.name,
-        "size": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
+    entry = {"name": file.name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     result = {"images": 100, "shape": [512]}
     for _ in range(2):  # its answer may get lost
         answer = run.post("finish", state="succeeded", result=result, uri=uri, files=[entry])
@@ -106,12 +102,7 @@ def test_embedding_is_requested_once_and_downloaded(api: Api) -> None:
     assert answer.status_code == 201, answer.text
     view = answer.json()
     assert answer.headers["location"] == f"/v1/model-runs/{view['id']}"
-    settings = {
-        "features": "pooled",
-        "format": "parquet",
-        "normalize": True,
-        "dtype": "float32",
-    }
+    settings = {"features": "pooled", "format": "parquet", "normalize": True, "dtype": "float32"}
     expected = {
         "kind": "embedding",
         "checkpoint_id": checkpoint,

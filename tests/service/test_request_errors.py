@@ -27,12 +27,7 @@ from tests.support.api_under_test import Api, refused
             ),
         ),
         ("POST", "/v1/datasets", {"name": "x"}, ("uri", "", "")),
-        (
-            "POST",
-            "/v1/datasets",
-            {"name": "x", "uri": 5},
-            ("uri", "5", "a string"),
-        ),
+        ("POST", "/v1/datasets", {"name": "x", "uri": 5}, ("uri", "5", "a string")),
         (
             "POST",
             "/v1/tokens",

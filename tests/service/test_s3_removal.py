@@ -62,15 +62,7 @@ def garbage(api: Api, clock: Later) -> Iterator[Garbage]:
     """The removal of files, with a clock of its own."""
     ray = RayExecutor("http://127.0.0.1:9", None)
     store = Storage(api.settings.artifacts_uri)
-    shared = DispatcherContext(
-        api.settings,
-        api.database,
-        store,
-        ray,
-        clock,
-        "me",
-        Entrypoints(),
-    )
+    shared = DispatcherContext(api.settings, api.database, store, ray, clock, "me", Entrypoints())
     assert shared.take_lease()
     yield Garbage(shared, Adoption(shared))
     ray.close()

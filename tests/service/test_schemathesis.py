@@ -36,11 +36,7 @@ from service.tenants import service as tenants
 from tests.support.api_under_test import Api, Worker, snapshot
 
 # The schema of a spec alone leads to two thousand requests.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("schemathesis"),
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("schemathesis"), pytest.mark.timeout(900)]
 
 EXAMPLES = 10
 # Random requests cannot succeed here: they would need an existing folder, a file in the attempt's
@@ -229,10 +225,7 @@ def _document() -> Any:
     }
     # Requests that cover the whole schema of a body are sent once: to the operation whose code includes
     # that of the other one.
-    same_body = {
-        "include-path-regex": SAME_BODY,
-        "phases": {"coverage": {"enabled": False}},
-    }
+    same_body = {"include-path-regex": SAME_BODY, "phases": {"coverage": {"enabled": False}}}
     config = SchemathesisConfig.from_dict(
         {"seed": 0, "generation": generation, "operations": [same_body]}
     )

@@ -210,10 +210,7 @@ def add_jobs(database: Database, template: str, number: int) -> None:
         rows = []
         for index in range(number):
             at = start + timedelta(minutes=index * 10)
-            progress = {
-                **row["progress"],
-                "knn": 0.3 + 0.5 * ((index * 7919) % 1000) / 1000,
-            }
+            progress = {**row["progress"], "knn": 0.3 + 0.5 * ((index * 7919) % 1000) / 1000}
             rows.append(
                 {
                     **row,

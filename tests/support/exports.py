@@ -34,12 +34,7 @@ BACKBONE_KINDS: dict[str, dict[str, Any]] = {
         "stem": "standard",
         "pooling": "average_max",
     },
-    "resnet-small-gray": {
-        "name": "resnet10t",
-        "image_size": 16,
-        "stem": "small",
-        "in_channels": 1,
-    },
+    "resnet-small-gray": {"name": "resnet10t", "image_size": 16, "stem": "small", "in_channels": 1},
 }
 
 READER = Path(__file__).with_name("export_reader.py")

@@ -104,11 +104,7 @@ RuntimeError: no device"""
             "ControllerError",
             "not in time",
         ),
-        (
-            RayTaskError("start", REMOTE, RuntimeError("no device")),
-            "RuntimeError",
-            "no device",
-        ),
+        (RayTaskError("start", REMOTE, RuntimeError("no device")), "RuntimeError", "no device"),
     ],
 )
 def test_described_error_has_type_and_message(error: Exception, kind: str, message: str) -> None:

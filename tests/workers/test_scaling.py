@@ -31,13 +31,7 @@ def test_choice_of_nodes_is_passed_to_ray() -> None:
     assert config.placement_strategy == "STRICT_PACK"
     assert (
         config._label_selector_per_worker(2)
-        == [
-            {
-                "ray.io/node-id": "!in(ab12,cd34)",
-                "rack": "x",
-                "ray.io/accelerator-type": "H100",
-            }
-        ]
+        == [{"ray.io/node-id": "!in(ab12,cd34)", "rack": "x", "ray.io/accelerator-type": "H100"}]
         * 2
     )
 

@@ -13,10 +13,7 @@ from tests.support.answers import answer_of
         ({"3 x uint16": 5}, "3 x uint16"),
         (None, "3 x uint16"),  # of an older service
         ({"1 x uint16": 5}, "1 x uint16; read as 3 x uint16"),
-        (
-            {"1 x uint8": 2, "3 x uint16": 5},
-            "2 of 1 x uint8, 5 of 3 x uint16; read as 3 x uint16",
-        ),
+        ({"1 x uint8": 2, "3 x uint16": 5}, "2 of 1 x uint8, 5 of 3 x uint16; read as 3 x uint16"),
     ],
 )
 def test_pixels_are_shown_as_the_images_have_them(

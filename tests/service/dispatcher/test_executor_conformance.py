@@ -29,10 +29,7 @@ TOKEN = "secret-of-no-test"
 
 
 @pytest.fixture(
-    params=[
-        "fake",
-        pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.xdist_group("ray")]),
-    ]
+    params=["fake", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.xdist_group("ray")])]
 )
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
     if request.param == "fake":

@@ -196,10 +196,7 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
         submitted = client.post("/v1/jobs", json=spec)
         assert submitted.status_code == 201, submitted.text
         job = submitted.json()["id"]
-        until(
-            lambda: checkpoints(client, job) or None,
-            "a checkpoint",
-        )
+        until(lambda: checkpoints(client, job) or None, "a checkpoint")
         assert answer(client, f"/v1/jobs/{job}")["status"] == "running"
 
     # A second service on the same home, and one on the same port.
@@ -239,10 +236,7 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
             "a checkpoint of the second attempt",
         )
         assert client.post(f"/v1/jobs/{job}/pause").is_success
-        until(
-            lambda: answer(client, f"/v1/jobs/{job}")["status"] == "paused" or None,
-            "the pause",
-        )
+        until(lambda: answer(client, f"/v1/jobs/{job}")["status"] == "paused" or None, "the pause")
         attempts = {a["number"]: a for a in answer(client, f"/v1/jobs/{job}/attempts")["data"]}
         assert {n: a["state"] for n, a in attempts.items()} == {1: "lost", 2: "paused"}
         assert "Ray ended unexpectedly" in second.text()
