@@ -93,7 +93,7 @@ VARIANTS: dict[str, dict[str, Any]] = IN_PARTS | {
         *(
             pytest.param(
                 *(method, STEPS + 1 + number % 2),
-                marks=[] if method in FAMILIES else pytest.mark.slow,
+                marks=[] if method in (*FAMILIES, "ibot") else pytest.mark.slow,
             )
             for number, method in enumerate(REGISTRY)
         ),

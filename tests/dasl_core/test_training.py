@@ -357,7 +357,6 @@ def collapsing(index: DatasetIndex, collapse: str) -> ResolvedJobSpec:
     )
 
 
-@pytest.mark.slow
 def test_collapse_is_ignored_if_requested(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

@@ -302,6 +302,6 @@ def test_start_checkpoint_can_be_deleted_afterwards(
     stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 2 else "run")
     run(spec, pictures, cache, stopped)
     file.unlink()
-    assert export_checkpoint(stopped.last_checkpoint, "hf").exists()
+    assert export_checkpoint(stopped.last_checkpoint, "torch-export").exists()
     resumed = Recorder(tmp_path / "resumed")
     assert run(spec, pictures, cache, resumed, stopped.last_checkpoint) == "succeeded"
