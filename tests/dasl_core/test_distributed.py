@@ -45,6 +45,7 @@ from tests.support.gradients import gradient
 from tests.support.training_world import (
     KIN,
     Recorder,
+    families_first,
     open_trainer,
     resolved,
     run,
@@ -490,13 +491,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
     }
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        pytest.param(name, marks=[] if name in (DRAWN, "dino", "pcl") else pytest.mark.slow)
-        for name in REGISTRY
-    ],
-)
+@pytest.mark.parametrize("method", families_first(REGISTRY, (DRAWN, "dino", "pcl")))
 def test_run_on_two_ranks_equals_run_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:

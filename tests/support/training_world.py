@@ -95,10 +95,10 @@ SMALL: dict[str, dict[str, Any]] = {
 """Settings that make each method tiny."""
 
 
-def families_first(methods: Iterable[str]) -> list[object]:
-    """Return the methods as parameters of a test, of which only `make test-rest` runs those beside `FAMILIES`."""
-    slow = pytest.mark.slow
-    return [pytest.param(name, marks=[] if name in FAMILIES else slow) for name in methods]
+def families_first(methods: Iterable[str], families: Iterable[str] = FAMILIES) -> list[object]:
+    """Return the methods as parameters of a test, of which only `make test-rest` runs those beside `families`."""
+    fast, slow = set(families), pytest.mark.slow
+    return [pytest.param(name, marks=[] if name in fast else slow) for name in methods]
 
 
 def tiny_spec(**changes: Any) -> dict[str, Any]:

@@ -207,3 +207,12 @@ def test_existing_link_is_replaced_not_followed(tmp_path: Path) -> None:
         Client(server.url).checkpoints.download("ckpt_1", folder)
     assert outside.read_bytes() == b"mine"
     assert (folder / NAME).read_bytes() == CONTENT
+
+
+def test_invalid_redirect_is_not_an_address_that_is_too_long(tmp_path: Path) -> None:
+    redirect = Answer(b"", 307, {"Location": "http://store:port/"})
+    with (
+        scripted(_server(lambda request: redirect)) as server,
+        pytest.raises(DaslError, match="Invalid URL in location header"),
+    ):
+        Client(server.url, patience=0).checkpoints.download("ckpt_1", tmp_path)

@@ -13,7 +13,7 @@ from service.states import AttemptState, JobStatus
 from service.worker_api.service import check_run_token
 from tests.support.dispatcher_world import World
 
-pytestmark = pytest.mark.dialect(slow="postgresql")
+pytestmark = pytest.mark.dialect
 
 
 class Crash(BaseException):
@@ -72,7 +72,8 @@ def run_until_death(world: World, at: int) -> bool:
 
 
 # A round with a job to start, a killed one, one to cancel, one to retry, and a dataset has about 50
-# moments. `make test` dies at some of them.
+# moments, of which `make test` tries some.
+@pytest.mark.dialect(slow="postgresql")
 @pytest.mark.parametrize(
     "moments",
     [
