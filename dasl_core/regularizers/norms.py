@@ -85,7 +85,8 @@ class _L1OverPairs(torch.autograd.Function):
             ordered, order = columns.detach()[:, coordinates].t().contiguous().sort(dim=1)
             total += ordered.diff(dim=1).mul_(rank * (num_columns - rank)).sum()
             if gradient is not None:
-                gradient[coordinates] = _counting_gradient(ordered, order)
+                counts = sign_counts(ordered).to(ordered.dtype)
+                gradient[coordinates] = torch.empty_like(ordered).scatter_(1, order, counts)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return total
@@ -97,24 +98,26 @@ class _L1OverPairs(torch.autograd.Function):
         return (gradient * grad_output).t()
 
 
-def _counting_gradient(ordered: Tensor, order: Tensor) -> Tensor:
-    """(number of smaller values) - (number of larger values) for every entry, shape (h, H).
+def sign_counts(ordered: Tensor) -> Tensor:
+    """(number of smaller values) - (number of larger values) for every entry of ascending rows (..., H).
 
-    Both counts follow from where an entry's group of equal values starts and ends in the sorted row.
+    Both counts follow from where an entry's group of equal values starts and ends in the row.
     Autograd through sort would give ties an arbitrary order instead of brute force's sign(0) = 0.
+
+    Returns:
+        Integers (..., H).
     """
-    num_columns = ordered.shape[1]
-    index_type = torch.int32 if num_columns < 2**31 else torch.int64
-    position = torch.arange(num_columns, device=ordered.device, dtype=index_type)
-    is_boundary = ordered[:, 1:] != ordered[:, :-1]
+    count = ordered.shape[-1]
+    index_type = torch.int32 if count < 2**31 else torch.int64
+    position = torch.arange(count, device=ordered.device, dtype=index_type)
+    is_boundary = ordered[..., 1:] != ordered[..., :-1]
     smaller = torch.zeros_like(ordered, dtype=index_type)  # index of the group's first entry
-    smaller[:, 1:] = position[1:] * is_boundary
-    smaller = smaller.cummax(dim=1).values
-    last = torch.full_like(smaller, num_columns - 1)  # index of the group's last entry
-    last[:, :-1].copy_(torch.where(is_boundary, position[:-1], num_columns - 1))
-    last = last.flip(1).cummin(dim=1).values.flip(1)
-    sorted_gradient = smaller.add_(last).sub_(num_columns - 1).to(ordered.dtype)
-    return torch.empty_like(ordered).scatter_(1, order, sorted_gradient)
+    smaller[..., 1:] = position[1:] * is_boundary
+    smaller = smaller.cummax(dim=-1).values
+    last = torch.full_like(smaller, count - 1)  # index of the group's last entry
+    last[..., :-1].copy_(torch.where(is_boundary, position[:-1], count - 1))
+    last = last.flip(-1).cummin(dim=-1).values.flip(-1)
+    return smaller.add_(last).sub_(count - 1)
 
 
 class _L2OverPairs(torch.autograd.Function):
