@@ -13,10 +13,9 @@ Beside them, the quantities of DAR's theorems, measured on the held-out embeddin
 mean and standard deviation of the distances between images of different classes, and their largest
 difference. Every run with a regularizer is paired with the run of the same seed without.
 
-**Matched strength.** `--calibrate` trains SimCLR alone (with a seed that no other run has) and measures,
-every `EVERY` steps, the norm of each term's gradient with respect to the embeddings, relative to that of
-SimCLR's loss. A term's weight is `SHARE` divided by the median of these ratios. The weights in `WEIGHTS`
-are those results, rounded to two digits.
+**Matched strength.** Each term of SimCLR's table has `SHARE` of the gradient of the loss at the backbone's outputs.
+The results in `results/ablation.json` are older: they have weights at which each term had this share at the
+embeddings, and DAR is the chain, whose gradient is mostly noise.
 """
 
 import argparse
@@ -30,25 +29,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.learning import run_missing, spec_of
-from benchmarks.machine import machine, write_results
 from examples.emoji import unpack_emoji
 
 RESULTS = Path(__file__).parent / "results" / "ablation.json"
-CALIBRATION = Path(__file__).parent / "results" / "strengths.json"
 SHARE = 0.1  # of the gradient of the loss
-EVERY = 20
-CALIBRATION_SEED = 100
 
-# Weights at which the gradient of a term is `SHARE` of that of SimCLR's loss.
-WEIGHTS = {
-    "dar": 0.44,
-    "dar elementwise": 0.029,
-    "sec": 0.064,
-    "uniformity": 0.28,
-    "koleo": 0.27,
-    "sigreg": 0.05,
-    "negative margin": 2.4,
-}
 # Without a ramp, so that SEC has its strength throughout, like the others.
 TERMS: dict[str, dict[str, Any]] = {
     "dar": {"dar": {"difference": "distance"}},
@@ -90,30 +75,29 @@ EVALUATED = {
 T95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
-def weighted(term: str, weight: float) -> dict[str, Any]:
-    """Return the parts of a spec that add a term with a weight."""
+def with_share(term: str) -> dict[str, Any]:
+    """Return the parts of a spec that add a term with its share."""
     parts: dict[str, Any] = {}
     for section, settings in TERMS[term].items():
         if section == "regularizers":
-            parts[section] = {name: each | {"weight": weight} for name, each in settings.items()}
+            parts[section] = {name: each | {"share": SHARE} for name, each in settings.items()}
         else:
-            parts[section] = settings | {"weight": weight}
+            parts[section] = settings | {"share": SHARE}
     return parts
 
 
 ROWS: dict[str, dict[str, dict[str, Any]]] = {
-    "simclr": {"none": {}, **{term: weighted(term, WEIGHTS[term]) for term in TERMS}},
+    "simclr": {"none": {}, **{term: with_share(term) for term in TERMS}},
     **dict.fromkeys(SUPERVISED_METHODS, SUPERVISED),
 }
 """The parts of a spec that each row of each method's table adds."""
 
 
 def main() -> int:
-    """Calibrate, or run what is missing and print both tables."""
+    """Run what is missing and print both tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--tables", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--seeds", type=int, default=3, choices=range(1, max(T95) + 2))
     parser.add_argument("--side-by-side", type=int, default=2)
@@ -121,8 +105,6 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dasl-ablation-") as name:
         unpack_emoji(Path(name))
-        if arguments.calibrate:
-            return calibrate(Path(name))
         specs = {
             f"emoji/{method}, {row}/{seed}": spec_of("emoji", method, seed) | EVALUATED | parts
             for seed in range(arguments.seeds)
@@ -133,71 +115,6 @@ def main() -> int:
     console = Console(width=160)
     for method in arguments.tables:
         console.print(table(runs, method))
-    return 0
-
-
-def calibrate(folder: Path) -> int:
-    """Measure the strength of each term during a run of SimCLR, and print the weights for `SHARE`."""
-    import torch
-
-    from dasl_core.data.ingest import ingest_folder
-    from dasl_core.methods import Outputs, Step
-    from dasl_core.spec import JobSpec, resolve
-    from dasl_core.train.build import RunFiles, build_trainer, open_run
-    from dasl_core.train.criterion import Criterion
-    from dasl_core.train.reporter import NullReporter
-
-    torch.set_num_threads(1)
-    index = ingest_folder(folder / "emoji")
-    alone = spec_of("emoji", "simclr", CALIBRATION_SEED)
-    spec = resolve(JobSpec.model_validate(alone), index.facts())
-    files = RunFiles(cache=folder / "cache", scratch=folder / "scratch")
-    files.scratch.mkdir()
-    trainer = build_trainer(open_run(spec, index, NullReporter(), files))
-    criterion, method = trainer.gradients.criterion, trainer.method
-    criteria = {}
-    for term in TERMS:
-        regularized = resolve(JobSpec.model_validate(alone | weighted(term, 1.0)), index.facts())
-        criteria[term] = Criterion(
-            "simclr",
-            method,
-            regularized.active_regularizers(),
-            spec.train.seed,
-            torch.device("cpu"),
-        )
-    ratios: dict[str, list[float]] = {term: [] for term in TERMS}
-
-    def measured(outputs: Outputs, step: Step) -> dict[str, torch.Tensor]:
-        if step.index % EVERY == 0:
-            embeddings = outputs["embeddings"].detach().float().requires_grad_()
-            norms = {}
-            for term, each in criteria.items():
-                terms = each({"embeddings": embeddings}, step)
-                (own,) = (value for name, value in terms.items() if name != "loss_simclr")
-                for name, value in ((term, own), ("simclr", terms["loss_simclr"])):
-                    (gradient,) = torch.autograd.grad(value, embeddings, retain_graph=True)
-                    norms[name] = float(gradient.norm())
-            for term, values in ratios.items():
-                values.append(norms[term] / norms["simclr"])
-        return criterion(outputs, step)
-
-    trainer.gradients.criterion = measured
-    try:
-        trainer.train()
-    finally:
-        trainer.close()
-    medians = {term: statistics.median(values) for term, values in ratios.items()}
-    weights = {term: float(f"{SHARE / median:.2g}") for term, median in medians.items()}
-    write_results(
-        CALIBRATION,
-        {
-            "machine": machine("torch", "timm"),
-            "share": SHARE,
-            "ratios": medians,
-            "weights": weights,
-        },
-    )
-    print(weights)
     return 0
 
 
