@@ -107,6 +107,8 @@ class Method(nn.Module, ABC):
     """Whether two views of the same size go through the networks one after the other."""
     batch_norm_is_frozen: bool = False
     """Whether batch normalization of the backbone keeps its statistics."""
+    backbone_outputs: list[Tensor] | None = None
+    """Where `forward` collects the outputs of the backbone that carry a gradient; None: nowhere."""
     _frozen: tuple[nn.Parameter, ...] | None = None
     """Weights that learn again when the backbone is thawed; None if it is not frozen."""
 
@@ -185,8 +187,14 @@ class Method(nn.Module, ABC):
         They are those of `forward`, without its other outputs. In eval mode, an image's embedding does
         not depend on the other images.
         """
-        embeddings: Tensor = self.embedding_head(self.backbone(images))
+        embeddings: Tensor = self.embedding_head(self.collected(self.backbone(images)))
         return embeddings
+
+    def collected(self, output: Tensor) -> Tensor:
+        """Return an output of the backbone, and add it to `backbone_outputs`; `forward` calls this for each."""
+        if self.backbone_outputs is not None and output.requires_grad:
+            self.backbone_outputs.append(output)
+        return output
 
     @property
     def representation(self) -> nn.Module:

@@ -83,7 +83,7 @@ class DINO(EMATeacherMethod, name="dino"):
         """
         # One pass for all crops of the same size.
         sizes = [list(group) for _, group in groupby(views, key=lambda view: view.shape[2:])]
-        features = torch.cat([self.backbone(torch.cat(group)) for group in sizes])
+        features = torch.cat([self.collected(self.backbone(torch.cat(group))) for group in sizes])
         embeddings = self.embedding_head(features)
         outputs = self.head.outputs(embeddings)
         targets = self.teacher(torch.cat(list(views[:GLOBAL_VIEWS])))

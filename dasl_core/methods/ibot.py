@@ -107,8 +107,10 @@ class IBOT(EMATeacherMethod, name="ibot"):
             None if hidden is None else to_device(hidden, whole.device),
             self.mask_token,
         )
+        self.collected(class_tokens)
+        self.collected(patches)
         local = [
-            vit_tokens(self.backbone, torch.cat(list(same)))[0]
+            self.collected(vit_tokens(self.backbone, torch.cat(list(same)))[0])
             for _, same in groupby(views[GLOBAL_VIEWS:], key=lambda view: view.shape[2:])
         ]
         student = self.embedding_head(torch.cat([class_tokens, *local]))

@@ -51,7 +51,7 @@ class SwAV(Method, name="swav"):
         """
         # As in the paper's code: one pass of the backbone for each size, one of the head for all.
         features = [
-            self.backbone(torch.cat(list(same)))
+            self.collected(self.backbone(torch.cat(list(same))))
             for _, same in groupby(views, key=lambda view: view.shape[-2:])
         ]
         projections = self.projector(torch.cat(features)).unflatten(0, (len(views), -1))

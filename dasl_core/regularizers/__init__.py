@@ -19,6 +19,7 @@ from dasl_core.regularizers.negative_margin import negative_margin_loss
 from dasl_core.regularizers.norms import ctv_norm
 from dasl_core.regularizers.schedule import weight_at
 from dasl_core.regularizers.sec import SphericalEmbeddingConstraint
+from dasl_core.regularizers.shares import GradientShare, gradient_shares
 from dasl_core.regularizers.sigreg import sigreg_loss
 from dasl_core.regularizers.uniformity import uniformity_loss
 from dasl_core.regularizers.visreg import visreg_loss
@@ -33,12 +34,14 @@ assert REGISTRY.keys() == REGULARIZERS.keys(), (
 __all__ = [
     "REGISTRY",
     "DifferenceAlignment",
+    "GradientShare",
     "Regularizer",
     "SphericalEmbeddingConstraint",
     "angular_update",
     "chain_length",
     "ctv_norm",
     "difference_alignment",
+    "gradient_shares",
     "inter_class_chain",
     "koleo_loss",
     "negative_margin_loss",

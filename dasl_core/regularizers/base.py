@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dasl_core.regularizers.shares import GradientShare
 from dasl_core.seeds import stream
 from dasl_core.tensors import (
     check_matrix,
@@ -28,7 +29,17 @@ class Regularizer(nn.Module, ABC):
     Args:
         settings: the resolved settings; a subclass defines their type.
         seed: seed of its random numbers.
+
+    Attributes:
+        gradient_norms: (2,) float64, norms of the gradients of the method's loss and of this term, without its
+            weight, summed over the steps that were measured before `window_end`.
+        window_end: () int64, index of the step at which the sums become final; -1: nothing was measured yet.
+        share_is_checked: () bool, whether a share outside the usual range was reported, if it is.
     """
+
+    gradient_norms: Tensor
+    window_end: Tensor
+    share_is_checked: Tensor
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         """Register the class of the regularizer whose settings have this `name`."""
@@ -38,6 +49,9 @@ class Regularizer(nn.Module, ABC):
     def __init__(self, settings: Any, seed: int) -> None:
         super().__init__()
         self.settings, self.seed = settings, seed
+        self.register_buffer("gradient_norms", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("window_end", torch.tensor(-1))
+        self.register_buffer("share_is_checked", torch.tensor(False))
 
     @abstractmethod
     def forward(self, embeddings: Tensor, labels: Tensor, step: int) -> Tensor:
@@ -52,6 +66,22 @@ class Regularizer(nn.Module, ABC):
     def metrics(self) -> dict[str, Tensor]:
         """Return further metrics of the last batch."""
         return {}
+
+    @torch.no_grad()
+    def add_measurement(self, measured: GradientShare, step: int, window: int) -> None:
+        """Add the gradients of a step to the sums, in the first `window` steps since the first measurement."""
+        norms = torch.stack([measured.loss_norm, measured.term_norm])
+        # torch.where, because a branch would wait for the device.
+        usable = norms.isfinite().all()
+        starts = usable & (self.window_end < 0)
+        self.window_end.copy_(torch.where(starts, step + window, self.window_end))
+        usable &= step < self.window_end
+        self.gradient_norms += torch.where(usable, norms, 0)
+
+    def weight_for_share(self, share: float) -> Tensor:
+        """Return the weight () with which the term has this share of the loss's gradient; 0 before a measurement."""
+        of_loss, of_term = self.gradient_norms
+        return torch.where(of_term > 0, share * of_loss / of_term, 0)
 
 
 class PairRegularizer(Regularizer):

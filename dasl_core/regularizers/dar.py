@@ -13,17 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from dasl_core.default_weights import default_dar_weight
 from dasl_core.distributed import gather, gather_views, group_size
+from dasl_core.regularizers.all_pairs import distance_alignment
 from dasl_core.regularizers.base import Regularizer
 from dasl_core.regularizers.norms import CtvNorm, Reduction, ctv_norm
 from dasl_core.regularizers.schedule import Schedule, weight_at
 from dasl_core.seeds import stream
 from dasl_core.spec import ResolvedDAR
+from dasl_core.spec.regularizers.dar import ALL_PAIRS_LIMIT
 from dasl_core.tensors import check_choice, check_matrix, full_precision, to_device
 
 Difference = Literal["abs", "signed", "distance"]
-Estimator = Literal["chain", "unbiased", "full"]
+Estimator = Literal["auto", "chain", "unbiased", "full"]
 
 
 def difference_alignment(
@@ -31,8 +32,8 @@ def difference_alignment(
     labels: Tensor,
     *,
     norm: CtvNorm = "l1",
-    difference: Difference = "abs",
-    estimator: Estimator = "chain",
+    difference: Difference = "distance",
+    estimator: Estimator = "auto",
     reduction: Reduction = "mean",
     normalize: bool = True,
     generator: torch.Generator | None = None,
@@ -47,18 +48,17 @@ def difference_alignment(
             drawn, so that no step waits for the device.
         norm: G, see `ctv_norm`.
         difference: ``"abs"`` elementwise ``|phi_i - phi_j|``; ``"signed"`` ``phi_i - phi_j``, whose
-            value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``,
-            the default of jobs (measured: docs/spec.md, "Choices the papers leave open").
-        estimator: ``"chain"`` takes consecutive pairs of a random class-alternating order of the
+            value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``.
+        estimator: ``"auto"`` is ``"full"`` for distances and ``"chain"`` for vectors. ``"chain"`` takes consecutive pairs of a random class-alternating order of the
             batch, as in the paper. ``"unbiased"`` reweights the chain's column pairs, those that
             share a sample and those that do not, to their frequencies among all inter-class pairs;
             if all labels differ, its expectation is exactly ``"full"``. With fewer than three columns
-            it is their plain mean. ``"full"`` takes all inter-class pairs of the batch, N (N - 1) / 2
-            columns: for small batches only.
+            it is their plain mean. ``"full"`` takes all inter-class pairs of the batch, up to N (N - 1) / 2
+            columns: of distances in closed form (`distance_alignment`), of vectors for small batches only.
         reduction: ``"mean"`` divides by the number of column pairs, so that the weight carries over
             between batch sizes; ``"sum"`` is the paper's literal form.
         normalize: L2-normalize first. Without it, R can be driven to 0 by shrinking the norms.
-        generator: a CPU generator for the order, the same on every rank; None: torch's global one.
+        generator: a CPU generator for the chain's order, the same on every rank; None: torch's global one.
 
     Returns:
         A scalar in float32 (float64 for float64 embeddings), also under autocast. It is 0, and
@@ -77,6 +77,8 @@ def difference_alignment(
         phi = full_precision(embeddings)
         if normalize:
             phi = F.normalize(phi, dim=1)
+        if difference == "distance" and estimator in ("auto", "full"):
+            return _all_distances(phi, labels, norm, reduction)
         if estimator == "full":
             pairs = _all_inter_class_pairs(labels)
         else:
@@ -170,6 +172,21 @@ def _class_alternating(labels: list[int]) -> list[int]:
     return fitted
 
 
+def _all_distances(phi: Tensor, labels: Tensor, norm: CtvNorm, reduction: Reduction) -> Tensor:
+    """Compare the distances of all inter-class pairs."""
+    if len(labels) > ALL_PAIRS_LIMIT:
+        raise ValueError(
+            f"estimator: all pairs of {len(labels):,} embeddings need more than 4 GB. Use 'chain', or at most "
+            f"{ALL_PAIRS_LIMIT:,} embeddings."
+        )
+    num_pairs = pair_count(labels)
+    if num_pairs < 2:
+        return phi[:0].sum()
+    class_ids = torch.unique(labels, return_inverse=True)[1]
+    value = distance_alignment(phi, to_device(class_ids, phi.device), num_pairs, norm)
+    return value if reduction == "sum" else value / (num_pairs * (num_pairs - 1) // 2)
+
+
 def _all_inter_class_pairs(labels: Tensor) -> Tensor:
     """Return sample indices (2, P) of every inter-class pair."""
     pairs = torch.triu_indices(labels.shape[0], labels.shape[0], offset=1, device=labels.device)
@@ -251,11 +268,10 @@ class DifferenceAlignment(nn.Module):
     and the step, so a resumed run draws the same orders.
 
     Args:
-        weight: lambda, at the end of the schedule; ``"auto"``: 0.5 for ``difference="distance"``,
-            otherwise 0.003 for ``norm="l1"`` and 0.03 for the other norms.
+        weight: lambda, at the end of the schedule. It has no default, because one number is another
+            experiment with each loss: `gradient_shares` measures the share of the gradient.
         schedule: schedule of the weight, see `weight_at`; all but ``"constant"`` need the progress of the run.
-        norm, difference, estimator, reduction, normalize: see `difference_alignment`, whose default
-            difference is another one.
+        norm, difference, estimator, reduction, normalize: see `difference_alignment`.
         seed: seed of the random orders.
 
     Raises:
@@ -264,12 +280,12 @@ class DifferenceAlignment(nn.Module):
 
     def __init__(
         self,
-        weight: float | Literal["auto"] = "auto",
+        weight: float,
         *,
         schedule: Schedule = "constant",
         norm: CtvNorm = "l1",
         difference: Difference = "distance",
-        estimator: Estimator = "chain",
+        estimator: Estimator = "auto",
         reduction: Reduction = "mean",
         normalize: bool = True,
         seed: int = 0,
@@ -280,13 +296,6 @@ class DifferenceAlignment(nn.Module):
         check_choice("difference", difference, get_args(Difference))
         check_choice("estimator", estimator, get_args(Estimator))
         check_choice("reduction", reduction, get_args(Reduction))
-        if weight == "auto":
-            if reduction == "sum":
-                raise ValueError(
-                    "weight has no default with reduction='sum', where the term grows with the "
-                    "square of the batch; give a number"
-                )
-            weight = default_dar_weight(norm, difference)
         self.weight = weight_at(weight, "constant", 1.0)  # checks it
         self.schedule: Schedule = schedule
         self.norm: CtvNorm = norm

@@ -16,6 +16,7 @@ from dasl_core.spec.normalization import Normalization, recorded_normalization
 from dasl_core.spec.problems import FieldProblem, SpecError
 from dasl_core.spec.regularizers import (
     DAR,
+    DEFAULT_SHARE,
     REGULARIZERS,
     SEC,
     Clusters,
@@ -51,6 +52,7 @@ from dasl_core.spec.yaml import apply_overrides, load_spec
 __all__ = [
     "BACKBONES",
     "DAR",
+    "DEFAULT_SHARE",
     "METHODS",
     "OWN_BACKBONE",
     "REGULARIZERS",

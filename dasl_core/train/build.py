@@ -134,6 +134,7 @@ def build_trainer(
         scaled=is_scaled,
         deferred=device.type == "cuda" and not is_scaled,
     )
+    criterion.scale = updater.scaler.scale
     gradients = GradientComputer(
         wrap_ddp(method, run.timer),
         method,

@@ -1,6 +1,6 @@
 """The training objective: a method's loss and the regularizers on its embeddings."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,10 +8,21 @@ from torch import Tensor
 
 from dasl_core.distributed import gather, gather_views
 from dasl_core.methods import Method, Outputs, Step
-from dasl_core.regularizers import REGISTRY, Regularizer, weight_at
-from dasl_core.spec import RegularizerConfig
+from dasl_core.regularizers import (
+    REGISTRY,
+    GradientShare,
+    Regularizer,
+    gradient_shares,
+    weight_at,
+)
+from dasl_core.spec import DEFAULT_SHARE, RegularizerConfig
 from dasl_core.tensors import full_precision
 from dasl_core.train.pseudo_labels import PseudoLabels
+
+# A share is measured in the first epoch, or in this number of steps if that is more.
+SHARE_STEPS = 100
+# Outside, a term of a given weight is reported: it does nothing, or it is the loss.
+USUAL_SHARES = (0.02, 0.5)
 
 
 class Criterion:
@@ -25,6 +36,9 @@ class Criterion:
         regularizers: resolved settings of the active regularizers, by name.
         seed: seed of the regularizers.
         pseudo_labels: labels for regularizers on k-means clusters.
+
+    Attributes:
+        scale: applied to a loss before its backward (`GradScaler.scale`).
     """
 
     def __init__(
@@ -37,6 +51,8 @@ class Criterion:
         pseudo_labels: PseudoLabels | None = None,
     ) -> None:
         self.name, self.method, self.pseudo_labels = name, method, pseudo_labels
+        self.scale: Callable[[Tensor], Tensor] = lambda loss: loss
+        self._share_metrics: dict[str, Tensor] = {}  # of the last batch
         self.regularizers: dict[str, Regularizer] = {
             name: REGISTRY[name](settings, seed).to(device)
             for name, settings in regularizers.items()
@@ -47,24 +63,81 @@ class Criterion:
         """Whether the terms of a batch are the means over its micro-batches."""
         return self.method.accumulates and not self.regularizers
 
-    def __call__(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
+    def __call__(
+        self, outputs: Outputs, step: Step, backbone_outputs: Sequence[Tensor] = ()
+    ) -> dict[str, Tensor]:
         """Compute the weighted terms; the loss is their sum.
 
         Args:
             outputs: (V, B, ...) of this rank's share of the batch that `step` describes.
+            backbone_outputs: outputs of the backbone at which gradient shares are measured; none: they are not.
         """
-        terms = {f"loss_{self.name}": self.method.loss(outputs, step)}
+        loss = self.method.loss(outputs, step)
+        terms = {f"loss_{self.name}": loss}
+        self._share_metrics = {}
         if not self.regularizers:
             return terms
         # Before the gather: its backward sums over ranks, which bfloat16 would round.
         embeddings = gather_views(full_precision(outputs["embeddings"]), step.group)  # (V, N, h)
+        unweighted = {}
         for name, regularizer in self.regularizers.items():
-            settings: RegularizerConfig = regularizer.settings
-            assert isinstance(settings.weight, float), "the settings are resolved"
-            labels = self._labels(settings, outputs, step)
-            weight = weight_at(settings.weight, settings.weight_schedule, step.progress)
-            terms[f"loss_{name}"] = weight * regularizer(embeddings, labels, step.index)
+            labels = self._labels(regularizer.settings, outputs, step)
+            unweighted[name] = regularizer(embeddings, labels, step.index)
+        measured: dict[str, GradientShare] = {}
+        if backbone_outputs:
+            measured = gradient_shares(
+                loss, unweighted, backbone_outputs, scale=self.scale, group=step.group
+            )
+            window = max(step.per_epoch, SHARE_STEPS)
+            for name, regularizer in self.regularizers.items():
+                regularizer.add_measurement(measured[name], step.index, window)
+        for name, regularizer in self.regularizers.items():
+            weight = self._weight(regularizer, step)
+            terms[f"loss_{name}"] = weight * unweighted[name]
+            if isinstance(weight, Tensor):
+                self._share_metrics[f"weight_{name}"] = weight
+            if name in measured:
+                self._share_metrics[f"share_{name}"] = weight * measured[name].share
+                self._share_metrics[f"share_cosine_{name}"] = measured[name].cosine
         return terms
+
+    def _weight(self, regularizer: Regularizer, step: Step) -> float | Tensor:
+        """Return the weight of a step: that of the settings, or the one with which the term has its share."""
+        settings: RegularizerConfig = regularizer.settings
+        if isinstance(settings.weight, float):
+            return weight_at(settings.weight, settings.weight_schedule, step.progress)
+        assert isinstance(settings.share, float), "the settings are resolved"
+        ramp = weight_at(1.0, settings.weight_schedule, step.progress)
+        return ramp * regularizer.weight_for_share(settings.share)
+
+    def share_warnings(self, step: int, total_steps: int) -> list[tuple[str, dict[str, float]]]:
+        """Return a message, with its numbers, for each given weight with an unusual share; once for each.
+
+        Waits for the device.
+
+        Args:
+            step: index of the last step.
+        """
+        warnings = []
+        for regularizer in self.regularizers.values():
+            settings: RegularizerConfig = regularizer.settings
+            end = int(regularizer.window_end)
+            if regularizer.share_is_checked or end < 0 or step < min(end, total_steps) - 1:
+                continue
+            regularizer.share_is_checked.fill_(True)
+            of_loss, of_term = regularizer.gradient_norms.tolist()
+            if not isinstance(settings.weight, float) or of_loss == 0:
+                continue
+            share = settings.weight * of_term / of_loss
+            if not USUAL_SHARES[0] <= share <= USUAL_SHARES[1]:
+                effect = "hardly changes" if share < USUAL_SHARES[0] else "outweighs"
+                message = (
+                    f"{settings.path()}.weight: at {settings.weight:g}, its gradient at the backbone's outputs is "
+                    f"{100 * share:.3g} % of the loss's, so it {effect} the training. Set "
+                    f"{settings.path()}.share: {DEFAULT_SHARE:g} in place of the weight."
+                )
+                warnings.append((message, {"weight": settings.weight, "share": share}))
+        return warnings
 
     def _labels(self, settings: RegularizerConfig, outputs: Outputs, step: Step) -> Tensor:
         """Return labels (N,), on the CPU where chains are drawn except for prototype assignments."""
@@ -79,7 +152,7 @@ class Criterion:
 
     def metrics(self) -> dict[str, Tensor]:
         """Metrics of the last batch in addition to its terms."""
-        metrics: dict[str, Tensor] = {}
+        metrics = dict(self._share_metrics)
         for regularizer in self.regularizers.values():
             metrics |= regularizer.metrics()
         return metrics

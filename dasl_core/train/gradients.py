@@ -26,7 +26,7 @@ from dasl_core.seeds import random_state, restore_random_state
 from dasl_core.train.timing import Activity
 
 Terms = dict[str, Tensor]
-LossFunction = Callable[[Outputs, Step], Terms]
+LossFunction = Callable[[Outputs, Step, Sequence[Tensor]], Terms]
 Inputs = tuple[Sequence[Tensor]] | tuple[Sequence[Tensor], Tensor]
 """Arguments of a method's `forward`: views, and masks if it has any."""
 
@@ -36,7 +36,8 @@ class GradientComputer:
 
     Args:
         model: `method`, or DDP around it.
-        criterion: returns scalar loss terms by name; the mean over ranks of their sum is differentiated.
+        criterion: returns scalar loss terms by name; the mean over ranks of their sum is differentiated. It also takes
+            the outputs of the backbone, of a step whose gradient shares are measured.
         micro_batches: number of micro-batches in a rank's share.
         is_mean: whether the criterion of a batch is the mean over its micro-batches.
         autocast: creates the context in which the network runs.
@@ -61,33 +62,45 @@ class GradientComputer:
         self.autocast, self.scale, self.span = autocast, scale, span
 
     def backward(
-        self, views: Sequence[Tensor], step: Step, masks: Tensor | None = None
+        self,
+        views: Sequence[Tensor],
+        step: Step,
+        masks: Tensor | None = None,
+        *,
+        measure_shares: bool = False,
     ) -> tuple[Terms, Outputs]:
         """Add the gradients of this rank's share `views`, averaged over ranks by DDP.
 
         Args:
             views: tensors (B, C, H, W).
             masks: (B, ...) from the method's `draw_masks`.
+            measure_shares: whether the criterion measures gradient shares; not with micro-batches, whose outputs have
+                no graph when their loss is computed.
 
         Returns:
             The loss terms and the outputs (V, B, ...) of the whole share, detached.
         """
         if self.micro_batches == 1:
-            return self._at_once((views,) if masks is None else (views, masks), step)
+            inputs = (views,) if masks is None else (views, masks)
+            return self._at_once(inputs, step, measure_shares)
         micro_batches = self._cut(views, masks)
         return (self._accumulated if self.is_mean else self._cached)(micro_batches, step)
 
-    def _at_once(self, inputs: Inputs, step: Step) -> tuple[Terms, Outputs]:
-        terms, outputs = self._forward(inputs, step)
+    def _at_once(self, inputs: Inputs, step: Step, measure_shares: bool) -> tuple[Terms, Outputs]:
+        terms, outputs = self._forward(inputs, step, measure_shares)
         with self.span("backward"):
             torch.autograd.backward(self.scale(total(terms)))
         return detached(terms), detached(outputs)
 
-    def _forward(self, inputs: Inputs, step: Step) -> tuple[Terms, Outputs]:
+    def _forward(
+        self, inputs: Inputs, step: Step, measure_shares: bool = False
+    ) -> tuple[Terms, Outputs]:
+        self.method.backbone_outputs = [] if measure_shares else None
         with self.span("forward"):
             with self.autocast():
                 outputs: Outputs = self.model(*inputs)
-            return self.criterion(outputs, step), outputs
+            collected, self.method.backbone_outputs = self.method.backbone_outputs, None
+            return self.criterion(outputs, step, collected or ()), outputs
 
     def _accumulated(self, micro_batches: Sequence[Inputs], step: Step) -> tuple[Terms, Outputs]:
         results: list[tuple[Terms, Outputs]] = []
@@ -116,7 +129,7 @@ class GradientComputer:
                 name: value.requires_grad_() if value.is_floating_point() else value
                 for name, value in _joined(outputs).items()
             }
-            terms = self.criterion(cache, step)
+            terms = self.criterion(cache, step, ())
         leaves = [value for value in cache.values() if value.requires_grad]
         # Weights used only by the criterion, such as proxies, already have their gradient.
         weights = [weight for weight in self.method.parameters() if weight.requires_grad]

@@ -121,11 +121,13 @@ class Trainer:
         images = range(rank() * share, (rank() + 1) * share)  # of the global batch
         masks = self.method.draw_masks([derive_seed(seed, "method", index, i) for i in images])
         self.updater.snapshot_buffers()
-        terms, outputs = self.gradients.backward(views, step, masks)
+        reported = self.metrics.is_due(index)
+        terms, outputs = self.gradients.backward(
+            views, step, masks, measure_shares=reported or index == 0
+        )
         # Before unscaling, which checks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()
-        reported = self.metrics.is_due(index)
         before = self._probe(views) if reported else None
         with self.run.timer.span("optimizer"):
             norm, updated = self.updater.apply()
@@ -151,6 +153,8 @@ class Trainer:
             # Only at these steps, which a resumed run reports too.
             dim = {"embedding_dim": embeddings.shape[-1]}
             self.metrics.watch_collapse(self._report() | dim)
+            for warning in self.criterion.share_warnings(index, length.total_steps):
+                self.run.reporter.event("gradient_share", *warning)
         else:
             self._count_steps(wait=False)
 

@@ -22,7 +22,16 @@ from dasl_core.regularizers import (
     visreg_loss,
 )
 from dasl_core.seeds import stream
-from dasl_core.spec import DAR, REGULARIZERS, SEC, DatasetFacts, JobSpec, ResolvedClusters, resolve
+from dasl_core.spec import (
+    DAR,
+    REGULARIZERS,
+    SEC,
+    DatasetFacts,
+    JobSpec,
+    ResolvedClusters,
+    ResolvedDAR,
+    resolve,
+)
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.pseudo_labels import PseudoLabels
 from tests.support.training_world import Recorder, open_trainer, resolved, tiny_spec
@@ -34,14 +43,14 @@ SEED = 3  # of `training_world.tiny_spec`
 USUAL: dict[str, Any] = {
     "norm": "l1",
     "difference": "distance",
-    "estimator": "chain",
+    "estimator": "full",
     "reduction": "mean",
     "normalize": True,
 }
 OTHERS = [
     (name, value)
     for name, usual in USUAL.items()
-    for value in (get_args(DAR.model_fields[name].annotation) or (True, False))
+    for value in (get_args(ResolvedDAR.model_fields[name].annotation) or (True, False))
     if value != usual
 ]
 SAMPLES = torch.tensor([7, 2, 11, 4, 0, 9])
@@ -103,9 +112,10 @@ def assert_alike(term: Tensor, expected: Tensor, embeddings: Tensor) -> None:
 
 def test_every_regularizer_setting_has_a_test() -> None:
     """Require a test for each new setting that it changes the loss."""
-    assert DAR.model_fields.keys() == {*USUAL, "weight", "labels", "clusters", "schedule"}
-    assert SEC.model_fields.keys() == {"weight", "target", "momentum", "ramp"}
-    assert {name: DAR.model_fields[name].default for name in USUAL} == USUAL
+    assert DAR.model_fields.keys() == {*USUAL, "weight", "share", "labels", "clusters", "schedule"}
+    assert SEC.model_fields.keys() == {"weight", "share", "target", "momentum", "ramp"}
+    defaults = {name: DAR.model_fields[name].default for name in USUAL}
+    assert defaults == USUAL | {"estimator": "auto"}
     assert {name for name, _ in OTHERS} == USUAL.keys()
 
 
@@ -115,11 +125,11 @@ def test_dar_setting_changes_loss(name: str, value: Any) -> None:
     embeddings = output["embeddings"]
     # Distances are single numbers, for which all norms agree.
     beside: dict[str, Any] = {"difference": "abs"} if name == "norm" else {}
-    before = criterion(dar={"weight": WEIGHT, **beside})(output, at(4))
+    before = criterion(dar=USUAL | {"weight": WEIGHT, **beside})(output, at(4))
     assert before.keys() == {"loss_simclr", "loss_dar"}
     assert_alike(before["loss_dar"], WEIGHT * alignment(embeddings, SAMPLES, **beside), embeddings)
     changed = beside | {name: value}
-    term = criterion(dar={"weight": WEIGHT, **changed})(output, at(4))["loss_dar"]
+    term = criterion(dar=USUAL | {"weight": WEIGHT, **changed})(output, at(4))["loss_dar"]
     assert term.item() != pytest.approx(before["loss_dar"].item(), rel=1e-3)
     assert_alike(term, WEIGHT * alignment(embeddings, SAMPLES, **changed), embeddings)
 
@@ -169,16 +179,17 @@ def test_dar_chain_depends_on_seed_and_step() -> None:
     output = outputs()
     terms: list[float] = []
     for seed, index in ((3, 4), (3, 5), (8, 4)):
-        this = criterion(dar={"weight": WEIGHT}, train={"seed": seed})
+        chain = {"weight": WEIGHT, "estimator": "chain"}
+        this = criterion(dar=chain, train={"seed": seed})
         torch.manual_seed(len(terms))  # the global stream must have no effect
         terms.append(this(output, at(index))["loss_dar"].item())
-        expected = WEIGHT * alignment(output["embeddings"], SAMPLES, index, seed)
+        expected = WEIGHT * alignment(output["embeddings"], SAMPLES, index, seed, estimator="chain")
         assert terms[-1] == pytest.approx(expected.item(), rel=1e-12)
     assert len({round(term, 6) for term in terms}) == 3
 
 
 @pytest.mark.parametrize("labels", ["instance", "class"])
-@pytest.mark.parametrize("estimator", get_args(DAR.model_fields["estimator"].annotation))
+@pytest.mark.parametrize("estimator", get_args(ResolvedDAR.model_fields["estimator"].annotation))
 def test_dar_columns_are_counted(labels: str, estimator: str) -> None:
     this = criterion(dar={"weight": WEIGHT, "labels": labels, "estimator": estimator})
     assert this.metrics() == {}
@@ -377,3 +388,102 @@ def test_all_regularizers_are_added_to_dar_and_sec() -> None:
     this = criterion(dar={}, sec={}, regularizers=others | {"uniformity": {"weight": 0}})
     names = ["simclr", "dar", "sec", *sorted(others)]
     assert list(this(outputs(), at(4))) == [f"loss_{name}" for name in names]
+
+
+# --- gradient shares
+
+
+def norms_at(output: Outputs, index: int) -> tuple[Tensor, Tensor]:
+    """Gradients of SimCLR's loss and of unweighted DAR at the embeddings."""
+    loss = criterion()(output, at(index))["loss_simclr"]
+    term = alignment(output["embeddings"], SAMPLES, index)
+    first, second = (torch.autograd.grad(each, output["embeddings"])[0] for each in (loss, term))
+    return first, second
+
+
+def measured(this: Criterion, output: Outputs, index: int) -> dict[str, Tensor]:
+    """Terms of a step whose shares are measured at the embeddings; epochs have 3 steps."""
+    return this(output, at(index, total=200), [output["embeddings"]])
+
+
+def test_weight_by_share_is_measured_in_100_steps_and_then_constant() -> None:
+    this = criterion(dar={"share": 0.25})
+    of_loss = of_term = 0.0
+    for index in (3, 12, 102, 103, 150):
+        output = outputs(index)
+        first, second = norms_at(output, index)
+        if index < 103:
+            of_loss += first.norm().item()
+            of_term += second.norm().item()
+        weight = 0.25 * of_loss / of_term
+        term = measured(this, output, index)["loss_dar"]
+        expected = weight * alignment(output["embeddings"], SAMPLES, index)
+        assert_alike(term, expected, output["embeddings"])
+        metrics = this.metrics()
+        assert metrics["weight_dar"].item() == pytest.approx(weight, rel=1e-12)
+        share = weight * second.norm() / first.norm()
+        assert metrics["share_dar"].item() == pytest.approx(share.item(), rel=1e-12)
+        cosine = torch.cosine_similarity(first.flatten(), second.flatten(), dim=0)
+        assert metrics["share_cosine_dar"].item() == pytest.approx(cosine.item(), rel=1e-10)
+
+
+def test_weight_by_share_is_saved_and_restored() -> None:
+    whole, resumed = criterion(dar={}), criterion(dar={})
+    measured(whole, outputs(0), 0)
+    resumed.load_state_dict(deepcopy(whole.state_dict()))
+    terms = [measured(each, outputs(1), 10)["loss_dar"] for each in (whole, resumed)]
+    assert torch.equal(*terms)
+    assert not torch.equal(measured(criterion(dar={}), outputs(1), 10)["loss_dar"], terms[0])
+
+
+def test_term_by_share_is_zero_before_a_measurement() -> None:
+    terms = criterion(dar={}, sec={})(outputs(), at(0))
+    assert (terms["loss_dar"].item(), terms["loss_sec"].item()) == (0, 0)
+
+
+def test_step_without_finite_gradient_is_not_measured() -> None:
+    this = criterion(dar={})
+    broken = outputs()
+    with torch.no_grad():
+        broken["embeddings"][0, 0] = math.nan
+    measured(this, broken, 0)
+    assert measured(this, outputs(1), 10)["loss_dar"].item() > 0
+    assert int(this.regularizers["dar"].window_end) == 110
+
+
+def test_share_of_a_ramp_is_reached_at_its_end() -> None:
+    this = criterion(sec={"share": 0.5, "ramp": True})
+    for index, ramp in ((0, 0.0), (199, 1.0)):
+        output = outputs()
+        terms = measured(this, output, index)
+        gradients = [torch.autograd.grad(t, output["embeddings"])[0] for t in terms.values()]
+        assert (gradients[1].norm() / gradients[0].norm()).item() == pytest.approx(0.5 * ramp)
+
+
+@pytest.mark.parametrize(
+    ("dar", "expected"),
+    [
+        ({"weight": 1e-3}, "hardly changes the training. Set dar.share: 0.1"),
+        ({"weight": 1e3}, "outweighs the training"),
+        ({"share": 0.9}, None),
+    ],
+)
+def test_unusual_share_of_a_given_weight_is_reported_once(
+    dar: dict[str, float], expected: str | None
+) -> None:
+    this = criterion(dar=dar)
+    measured(this, outputs(), 0)
+    assert this.share_warnings(9, 200) == []
+    warnings = this.share_warnings(99, 200)
+    assert this.share_warnings(109, 200) == []
+    if expected is None:
+        assert not warnings
+    else:
+        ((message, data),) = warnings
+        assert expected in message
+        assert message.startswith("dar.weight: at ")
+        assert data["weight"] == dar["weight"]
+    # At the end of a shorter run.
+    other = criterion(dar=dar)
+    measured(other, outputs(), 0)
+    assert other.share_warnings(5, 6) == warnings

@@ -96,12 +96,11 @@ def test_chain_estimator_is_the_ctv_norm_of_consecutive_differences(
         columns = columns.abs()
     elif difference == "distance":
         columns = columns.norm(dim=1, keepdim=True)
-    value = difference_alignment(
-        phi, y, norm=norm, difference=difference, reduction="sum", generator=seeded(5)
-    )
+    chained: dict[str, Any] = {"norm": norm, "difference": difference, "estimator": "chain"}
+    value = difference_alignment(phi, y, reduction="sum", generator=seeded(5), **chained)
     torch.testing.assert_close(value, ctv_norm(columns, norm))
     pairs = len(left) * (len(left) - 1) / 2
-    mean = difference_alignment(phi, y, norm=norm, difference=difference, generator=seeded(5))
+    mean = difference_alignment(phi, y, generator=seeded(5), **chained)
     torch.testing.assert_close(mean, value / pairs)
 
 
@@ -110,7 +109,7 @@ def test_full_estimator_is_brute_force_over_inter_class_pairs(norm: Norm) -> Non
     phi, y = random_embeddings(6), torch.tensor([0, 0, 1, 1, 2, 2])
     columns = [(phi[i] - phi[j]).abs() for i, j in combinations(range(6), 2) if bool(y[i] != y[j])]
     value = difference_alignment(
-        phi, y, norm=norm, estimator="full", reduction="sum", normalize=False
+        phi, y, norm=norm, difference="abs", estimator="full", reduction="sum", normalize=False
     )
     torch.testing.assert_close(value, ctv_norm(torch.stack(columns), norm))
 
@@ -181,13 +180,16 @@ def test_pairs_of_the_chain_share_a_sample_half_as_often_as_in_the_full_sum(link
 def test_elementwise_zero_means_that_three_points_or_more_coincide(rows: list[list[int]]) -> None:
     phi, y = torch.tensor(rows, dtype=torch.float64), torch.arange(len(rows))
     for norm in NORMS:
-        value = difference_alignment(phi, y, norm=norm, estimator="full", normalize=False)
+        value = difference_alignment(
+            phi, y, norm=norm, difference="abs", estimator="full", normalize=False
+        )
         assert (value.item() < 1e-12) == all(row == rows[0] for row in rows)
 
 
 def test_two_classes_can_be_aligned_without_coinciding() -> None:
     phi = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    assert difference_alignment(phi, torch.tensor([0, 1, 0, 1]), estimator="full") == 0
+    labels = torch.tensor([0, 1, 0, 1])
+    assert difference_alignment(phi, labels, difference="abs", estimator="full") == 0
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -239,15 +241,13 @@ def test_renumbering_samples_moves_the_signed_value_only() -> None:
 
 def test_normalizing_guards_against_shrinking() -> None:
     phi, y = random_embeddings(12), torch.arange(12)
-    guarded = [difference_alignment(s * phi, y, generator=seeded(0)) for s in (1.0, 0.01)]
-    open_ = [
-        difference_alignment(s * phi, y, normalize=False, generator=seeded(0)) for s in (1.0, 0.01)
-    ]
+    guarded = [difference_alignment(s * phi, y) for s in (1.0, 0.01)]
+    open_ = [difference_alignment(s * phi, y, normalize=False) for s in (1.0, 0.01)]
     torch.testing.assert_close(guarded[0], guarded[1])
     torch.testing.assert_close(open_[0] * 0.01, open_[1])
     # There is no radial gradient: the norm of an embedding cannot change.
     phi.requires_grad_()
-    (gradient,) = torch.autograd.grad(difference_alignment(phi, y, generator=seeded(0)), phi)
+    (gradient,) = torch.autograd.grad(difference_alignment(phi, y), phi)
     assert (gradient * phi).sum(dim=1).abs().max() < 1e-12
     assert gradient.abs().max() > 1e-3
 
@@ -285,11 +285,12 @@ def test_gradient_equals_finite_differences(
 
 def test_computed_in_float32_under_autocast() -> None:
     phi, y = random_embeddings(32).float(), torch.arange(32)
-    outside = difference_alignment(phi, y, norm="l2", generator=seeded(0))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = difference_alignment(phi, y, norm="l2", generator=seeded(0))
-    assert inside.dtype == torch.float32
-    assert inside == outside
+    for difference in DIFFERENCES:
+        outside = difference_alignment(phi, y, difference=difference, generator=seeded(0))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            inside = difference_alignment(phi, y, difference=difference, generator=seeded(0))
+        assert inside.dtype == torch.float32
+        assert inside == outside
     half = difference_alignment(phi.bfloat16(), y, generator=seeded(0))
     assert half.dtype == torch.float32
     assert difference_alignment(phi.double(), y).dtype == torch.float64
@@ -304,7 +305,7 @@ def test_computed_in_float32_under_autocast() -> None:
         ({"labels": [0, 1, 2, 3]}, r"labels must be a tensor .*; given list"),
         ({"norm": "l0"}, r"norm must be one of .*; given 'l0'"),
         ({"difference": "squared"}, r"difference must be one of 'abs', 'signed', 'distance'"),
-        ({"estimator": "exact"}, r"estimator must be one of 'chain', 'unbiased', 'full'"),
+        ({"estimator": "exact"}, r"estimator must be one of 'auto', 'chain', 'unbiased'"),
         ({"reduction": "none"}, r"reduction must be one of 'sum', 'mean'; given 'none'"),
     ],
 )

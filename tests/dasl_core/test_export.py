@@ -151,7 +151,7 @@ def test_checkpoint_contains_and_loads_no_pickle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backbone = {"name": "test_vit", "image_size": 16}
-    spec = resolved(pictures, backbone=backbone, train={"epochs": 1}, dar={"weight": 0.1}, sec={})
+    spec = resolved(pictures, backbone=backbone, train={"epochs": 1}, dar={}, sec={})
     reporter = Recorder(tmp_path)
     run(spec, pictures, cache, reporter, onnx=True)
     assert reporter.events == []

@@ -41,7 +41,8 @@ class Contrastive(Method):
         return nn.Identity()
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
-        outputs = self.backbone(torch.cat(list(views))).unflatten(0, (len(views), -1))
+        features = self.collected(self.backbone(torch.cat(list(views))))
+        outputs = features.unflatten(0, (len(views), -1))
         return {"embeddings": outputs, "unused": torch.zeros(1, outputs.shape[1])}
 
     def loss(self, outputs: Outputs, step: Step) -> Tensor:
@@ -75,6 +76,7 @@ def gradients(
     parts: int,
     terms: dict[str, Any],
     is_mean: bool = False,
+    measure_shares: bool = False,
 ) -> tuple[dict[str, float], dict[str, np.ndarray], np.ndarray]:
     """Terms, gradients and embeddings of one global batch, on any number of ranks."""
     method = made(kind)
@@ -97,7 +99,7 @@ def gradients(
         autocast=nullcontext,
         scale=lambda loss: loss * 4,
     )
-    found, outputs = computer.backward(share, step)
+    found, outputs = computer.backward(share, step, measure_shares=measure_shares)
     means = {}
     for name, value in found.items():
         if dist.is_initialized():
@@ -142,6 +144,14 @@ def test_cached_gradients_equal_whole_batch(parts: int, terms: str) -> None:
 def test_cached_gradients_on_two_ranks_equal_whole_batch_on_one(pool: GlooPool, terms: str) -> None:
     whole = gradients(Contrastive, 1, TERMS[terms])
     for part in pool.call(2, gradients, Contrastive, 2, TERMS[terms]):
+        assert_equal(whole, part)
+
+
+def test_shares_on_two_ranks_equal_those_of_one(pool: GlooPool) -> None:
+    terms = {"dar": {"share": 0.3}, "sec": {"share": 0.2, "ramp": False}}
+    whole = gradients(Contrastive, 1, terms, measure_shares=True)
+    assert whole[0]["loss_dar"] > 0
+    for part in pool.call(2, gradients, Contrastive, 1, terms, False, True):
         assert_equal(whole, part)
 
 

@@ -25,7 +25,6 @@ from dasl_core.methods.multi_similarity import MultiSimilarity
 from dasl_core.methods.npair import NPair
 from dasl_core.methods.proxy_anchor import ProxyAnchor
 from dasl_core.methods.triplet import Triplet, semihard_triplet_loss
-from dasl_core.regularizers import SphericalEmbeddingConstraint
 from dasl_core.spec import METHODS, SpecError
 from dasl_core.spec.methods import RESOLVED_METHODS
 from dasl_core.spec.methods.config import MetricLearningConfig
@@ -316,34 +315,6 @@ def test_equal_embeddings_have_finite_gradient() -> None:
         x = torch.ones(4, WIDTH, dtype=torch.float64, requires_grad=True)
         (gradient,) = torch.autograd.grad(loss_of(build(), x, [0, 0, 1, 1]), x)
         assert gradient.isfinite().all()
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-def test_npair_loss_falls_with_default_weight_of_zero_target(
-    pictures: DatasetIndex, normalize: bool
-) -> None:
-    sec = resolved(pictures, method={"name": "npair"}, sec={"target": "zero"}).sec
-    assert sec is not None
-    torch.manual_seed(0)
-    features = 0.3 * torch.randn(64, 64) + torch.randn(32, 64).repeat_interleave(2, dim=0)
-    labels, penalty = torch.arange(32).repeat_interleave(2), SphericalEmbeddingConstraint("zero")
-
-    def loss_after_training(weight: float) -> float:
-        torch.manual_seed(0)
-        settings = resolved_settings("npair", {"embedding_dim": 64, "normalize": normalize})
-        method = NPair(settings, build_inputs(nn.Identity(), 64))
-        optimizer = torch.optim.AdamW(method.head.parameters(), lr=1e-2)
-        for _ in range(60):
-            embeddings = method.head(features)
-            loss = method.compare(embeddings, labels)
-            optimizer.zero_grad()
-            (loss + weight * penalty(embeddings)).backward()
-            optimizer.step()
-        return loss.item()
-
-    assert loss_after_training(0.0) < 1e-3
-    assert loss_after_training(sec.weight) < 1e-3
-    assert normalize or loss_after_training(0.5) > 0.5
 
 
 # --- the network and its optimizer

@@ -33,11 +33,11 @@ def spoil(trainer: Trainer, where: str, value: float) -> None:
     backward = trainer.gradients.backward
 
     def broken(
-        views: Sequence[Tensor], step: Step, masks: Tensor | None = None
+        views: Sequence[Tensor], step: Step, masks: Tensor | None = None, **options: Any
     ) -> tuple[Terms, Outputs]:
         if where == "images":
-            return backward([view * value for view in views], step, masks)
-        result = backward(views, step, masks)
+            return backward([view * value for view in views], step, masks, **options)
+        result = backward(views, step, masks, **options)
         gradients = [w.grad for w in trainer.method.parameters() if w.grad is not None]
         spoilt = gradients[len(gradients) // 2]
         spoilt[(0,) * spoilt.ndim] = value
@@ -73,7 +73,7 @@ def test_skipped_step_leaves_state_unchanged(
         backbone={"stem": "standard"},  # half the time
         **supported(
             method,
-            dar={"weight": 0.1, "labels": "cluster", "clusters": {"source": "kmeans", "k": 3}},
+            dar={"share": 0.2, "labels": "cluster", "clusters": {"source": "kmeans", "k": 3}},
             sec={"weight": 0.5, "momentum": 0.4},
         ),
         train={

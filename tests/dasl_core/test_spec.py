@@ -17,6 +17,7 @@ from dasl_core.models.catalog import FAMILIES, describe
 from dasl_core.spec import (
     BACKBONES,
     METHODS,
+    REGULARIZERS,
     BackboneInfo,
     DatasetFacts,
     Estimate,
@@ -84,7 +85,14 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "'adam'",
         "a mapping, such as {name: adam}",
     ),
-    ({"dar": {"reduction": "sum"}}, "dar.weight", "'auto'", "a number"),
+    ({"dar": {"weight": 1, "share": 0.1}}, "dar.share", "0.1", "null, or dar.weight: auto"),
+    (
+        {"regularizers": {"koleo": {"weight": 1, "share": 2}}},
+        "regularizers.koleo.share",
+        "2.0",
+        "null, or regularizers.koleo.weight: auto",
+    ),
+    ({"sec": {"share": 0}}, "sec.share", "0", "> 0"),
     ({"dar": {"weight": True}}, "dar.weight", "'true'", "a number"),
     ({"train": {"epochs": True}}, "train.epochs", "'true'", "a whole number"),
     ({"augment": {"flip": False}}, "augment.flip", "'false'", "a number"),
@@ -350,9 +358,32 @@ REFUSED: list[tuple[Parts, Parts, str, Parts]] = [
             {"train": {"batch_size": batch // 2}},
         )
         for dar, batch in (
-            ({}, 1024),
-            ({"norm": "l2"}, 1024),
+            ({"difference": "signed"}, 1024),
+            ({"difference": "abs"}, 1024),
             ({"norm": "l2", "difference": "abs"}, 128),
+        )
+    ),
+    (
+        {"dar": {}, "train": {"batch_size": 8192}},
+        {"num_images": 20_000},
+        "dar.estimator: .* 16,384 embeddings .* at most 12,000",
+        {"dar": {"estimator": "chain"}},
+    ),
+    *(
+        (
+            parts | {"train": {"micro_batches": 2, "batch_size": 8}},
+            {},
+            f"{name}.weight: must be given with train.micro_batches > 1",
+            weighted,
+        )
+        for name, parts, weighted in (
+            ("dar", {"dar": {"share": 0.2}}, {"dar": {"weight": 0.2}}),
+            ("sec", {"sec": {}}, {"sec": {"weight": 0.1}}),
+            (
+                "regularizers.sigreg",
+                {"regularizers": {"sigreg": {}}},
+                {"regularizers": {"sigreg": {"weight": 1}}},
+            ),
         )
     ),
     (
@@ -857,28 +888,27 @@ def test_setting_without_effect_is_refused(parts: Parts, refusal: str) -> None:
     assert str(problem).startswith(expected)
 
 
+@pytest.mark.parametrize("name", REGULARIZERS)
 @pytest.mark.parametrize(
-    ("name", "settings", "weight"),
+    ("settings", "weight", "share"),
     [
-        ("dar", {}, 0.5),
-        ("dar", {"norm": "l2"}, 0.5),
-        ("dar", {"difference": "distance"}, 0.5),
-        ("dar", {"difference": "abs"}, 0.003),
-        ("dar", {"difference": "signed"}, 0.003),
-        ("dar", {"difference": "abs", "norm": "l2"}, 0.03),
-        ("dar", {"difference": "signed", "norm": "sq_l2"}, 0.03),
-        ("dar", {"weight": 0.7}, 0.7),
-        ("dar", {"weight": 2.0, "reduction": "sum"}, 2.0),
-        ("sec", {}, 0.5),
-        ("sec", {"target": "zero"}, 1e-4),
-        ("sec", {"weight": "auto", "target": "zero"}, 1e-4),
-        ("sec", {"weight": 0.5, "target": "zero"}, 0.5),
+        ({}, None, 0.1),
+        ({"weight": "auto"}, None, 0.1),
+        ({"weight": None, "share": 0.4}, None, 0.4),
+        ({"weight": 0.7}, 0.7, None),
+        ({"weight": 0, "share": "auto"}, 0, None),
     ],
 )
-def test_auto_weight_depends_on_the_term(name: str, settings: Parts, weight: float) -> None:
-    chosen = getattr(resolve(spec_of(**{name: settings}), FACTS), name)
-    assert chosen.weight == weight
-    assert getattr(resolve(spec_of(**{name: chosen}), FACTS), name) == chosen
+def test_regularizer_has_a_weight_or_a_share(
+    name: str, settings: Parts, weight: float | None, share: float | None
+) -> None:
+    is_top_level = REGULARIZERS[name].top_level
+    parts = {name: settings} if is_top_level else {"regularizers": {name: settings}}
+    resolved = resolve(spec_of(**parts), FACTS)
+    chosen = resolved.given_regularizers()[name]
+    assert (chosen.weight, chosen.share) == (weight, share)
+    assert resolve(resolved, FACTS) == resolved
+    assert (name in resolved.active_regularizers()) == (weight != 0)
 
 
 @pytest.mark.parametrize(
@@ -957,11 +987,6 @@ def test_sec_is_refused_with_loss_that_does_not_compare_directions(method: str) 
     else:
         with pytest.raises(SpecError, match=f"^sec: .* that of {method} does not .*expected null"):
             resolve(spec, FACTS)
-
-
-def test_regularizer_needs_a_weight() -> None:
-    (problem,) = problems_of({"dataset": "x", "regularizers": {"koleo": {}}})
-    assert problem.field == "regularizers.koleo.weight"
 
 
 def test_auto_clusters_follow_number_of_images() -> None:

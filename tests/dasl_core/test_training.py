@@ -37,7 +37,11 @@ from tests.support.training_world import (
 pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.tiny_spec` on `pictures`: 24 images, batch 8, 3 epochs
 # Metrics that only the last step of a report has.
-SELDOM = {"angular_update", "embedding_distance", "embedding_distance_std", "embedding_rank"}
+SHARES = {f"share{which}_{name}" for which in ("", "_cosine") for name in ("dar", "sec")}
+SELDOM = {
+    *("angular_update", "embedding_distance", "embedding_distance_std", "embedding_rank"),
+    *SHARES,
+}
 
 
 # --- the loss
@@ -362,8 +366,8 @@ def test_collapse_is_reported_and_stops_run_if_requested(
 ) -> None:
     warned = Recorder(tmp_path / "warned")
     assert run(collapsing(pictures, "warn"), pictures, cache, warned) == "succeeded"
-    kinds = {(kind, data["cause"]) for kind, _, data in warned.events}
-    assert kinds == {("collapse", "constant_output")}
+    kinds = {(kind, data.get("cause")) for kind, _, data in warned.events}
+    assert kinds == {("collapse", "constant_output"), ("gradient_share", None)}
 
     stopping = collapsing(pictures, "stop")
     stopped = Recorder(tmp_path / "stopped")
@@ -381,7 +385,10 @@ def test_collapse_is_reported_and_stops_run_if_requested(
 
     ignored = Recorder(tmp_path / "ignored")
     run(collapsing(pictures, "ignore"), pictures, cache, ignored)
-    assert ignored.events == []
+    ((kind, message, data),) = ignored.events
+    assert kind == "gradient_share"
+    assert message.startswith("dar.weight: at 100, its gradient at the backbone's outputs is ")
+    assert data["share"] > 0.5
     assert ignored.curve() == warned.curve()
 
 

@@ -27,28 +27,34 @@ def test_defaults_are_those_of_a_job() -> None:
     spec = JobSpec.model_validate(tiny_spec(dar={}))
     job = resolve(spec, DatasetFacts(num_images=64, num_classes=3, median_size=20)).dar
     assert job is not None
-    module = DifferenceAlignment()
-    shared = inspect.signature(DifferenceAlignment).parameters.keys() & DAR.model_fields.keys()
-    assert shared == DAR.model_fields.keys() - {"labels", "clusters"}
-    assert {name: getattr(module, name) for name in shared} == {
-        name: getattr(job, name) for name in shared
-    }
+    function, module = (
+        {
+            name: parameter.default
+            for name, parameter in inspect.signature(each).parameters.items()
+            if name in DAR.model_fields.keys() - {"labels", "weight"}
+        }
+        for each in (difference_alignment, DifferenceAlignment)
+    )
+    assert module.keys() == DAR.model_fields.keys() - {"labels", "clusters", "weight", "share"}
+    assert module == {name: DAR.model_fields[name].default for name in module}
+    assert function == {name: module[name] for name in module if name != "schedule"}
+    assert job.estimator == "full"
 
 
 @pytest.mark.parametrize(
-    ("settings", "weight"),
-    [({}, 0.5), ({"difference": "abs"}, 0.003), ({"difference": "signed", "norm": "l2"}, 0.03)],
+    "settings", [{}, {"estimator": "chain"}, {"difference": "signed", "norm": "l2"}]
 )
-def test_term_is_weighted_dar_of_all_views(settings: dict[str, Any], weight: float) -> None:
-    module = DifferenceAlignment(seed=3, **settings)
+def test_term_is_weighted_dar_of_all_views(settings: dict[str, Any]) -> None:
+    module = DifferenceAlignment(0.3, seed=3, **settings)
     expected = difference_alignment(
         embeddings().flatten(0, 1),
         torch.cat([LABELS, LABELS]),
         generator=stream(3, "dar", 8),
-        **({"difference": "distance"} | settings),
+        **settings,
     )
-    assert module(embeddings(), LABELS, 8).item() == weight * expected.item()
-    assert module(embeddings(), LABELS, 9).item() != module(embeddings(), LABELS, 8).item()
+    assert module(embeddings(), LABELS, 8).item() == 0.3 * expected.item()
+    is_random = module(embeddings(), LABELS, 9).item() != module(embeddings(), LABELS, 8).item()
+    assert is_random == bool(settings)
     assert not module.state_dict()
 
 
@@ -65,7 +71,7 @@ def term_of_share() -> tuple[float, np.ndarray]:
     group = all_ranks()
     size, rank = group_size(group), group_rank(group)
     own = embeddings().chunk(size, dim=1)[rank].clone().requires_grad_()
-    term = DifferenceAlignment()(own, LABELS.chunk(size)[rank], 4, group=group)
+    term = DifferenceAlignment(0.5)(own, LABELS.chunk(size)[rank], 4, group=group)
     (gradient,) = torch.autograd.grad(term / size, own)
     return term.item(), gradient.numpy()
 
@@ -82,16 +88,15 @@ def test_group_shares_the_batch(pool: GlooPool) -> None:
     ("arguments", "message"),
     [
         ({"weight": -1.0}, "weight must be a finite number"),
-        ({"reduction": "sum"}, "weight has no default with reduction='sum'"),
         ({"difference": "cosine"}, "difference must be one of"),
         ({"schedule": "sine"}, "schedule must be one of"),
     ],
 )
 def test_invalid_settings_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        DifferenceAlignment(**arguments)
+        DifferenceAlignment(**({"weight": 0.5} | arguments))
 
 
 def test_views_must_be_stacked() -> None:
     with pytest.raises(ValueError, match=r"embeddings must have the shape \(V, B, h\)"):
-        DifferenceAlignment()(embeddings().flatten(0, 1), LABELS.repeat(2), 0)
+        DifferenceAlignment(0.5)(embeddings().flatten(0, 1), LABELS.repeat(2), 0)

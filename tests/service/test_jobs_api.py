@@ -639,7 +639,7 @@ def test_clone_resumes_from_checkpoint_with_changed_settings(api: Api) -> None:
     assert clone["dataset"] == job["dataset"]
     assert clone["resolved"]["train"]["epochs"] == 6
     assert clone["resolved"]["train"]["batch_size"] == job["resolved"]["train"]["batch_size"]
-    assert clone["resolved"]["dar"]["weight"] == 0.5
+    assert clone["resolved"]["dar"]["share"] == 0.1
     resume = api.start(clone["id"]).post("start").json()["resume"]
     assert (resume["checkpoint_id"], resume["branch"]) == (checkpoint, True)
 

@@ -28,7 +28,7 @@ def micro_batch_gradients(
     computer = GradientComputer(
         method,
         method,
-        lambda outputs, step: {"loss": method.loss(outputs, step)},
+        lambda outputs, step, _: {"loss": method.loss(outputs, step)},
         micro_batches=micro_batches,
         is_mean=method.accumulates,
         autocast=nullcontext,

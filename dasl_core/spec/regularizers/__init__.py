@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, create_model
 
 from dasl_core.spec.base import SpecModel
-from dasl_core.spec.regularizers.config import REGULARIZERS, RegularizerConfig, RegularizerContext
+from dasl_core.spec.regularizers.config import (
+    DEFAULT_SHARE,
+    REGULARIZERS,
+    RegularizerConfig,
+    RegularizerContext,
+)
 from dasl_core.spec.regularizers.dar import DAR, Clusters, ResolvedClusters, ResolvedDAR
 from dasl_core.spec.regularizers.sec import SEC, ResolvedSEC
 
@@ -36,6 +41,7 @@ else:
 
 __all__ = [
     "DAR",
+    "DEFAULT_SHARE",
     "REGULARIZERS",
     "SEC",
     "Clusters",

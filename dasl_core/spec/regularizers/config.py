@@ -1,16 +1,20 @@
 """Base classes of the settings of regularizers, and their registry."""
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dasl_core.spec.base import Auto, SpecModel
+from dasl_core.spec.base import Auto, SpecModel, problem, shorten
 from dasl_core.spec.fields import Weight
 from dasl_core.spec.methods import MethodConfig
-from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.problems import FieldProblem, Problems
 
 PairLabels = Literal["instance", "cluster", "class"]
+Share = Annotated[float, Field(gt=0, le=100)]
 Slices = Annotated[int, Field(ge=1, le=65_536)]
+
+# Of the loss's gradient: enough to change the training, without outweighing the method (docs/regularizers.md).
+DEFAULT_SHARE = 0.1
 
 # Largest tensor of a regularizer on random directions: 1 GB in float32; a step holds a few of them.
 PROJECTION_LIMIT = 2**28
@@ -28,6 +32,7 @@ class RegularizerContext(NamedTuple):
     embeddings: int
     train_images: int
     epochs: int
+    micro_batches: int
 
 
 class RegularizerConfig(SpecModel):
@@ -38,7 +43,25 @@ class RegularizerConfig(SpecModel):
     top_level: ClassVar[bool] = False
     """Whether the settings are a top-level part of the spec rather than in `regularizers`."""
 
-    weight: Weight | Auto
+    weight: Weight | Auto | None = "auto"
+    """Factor on the term. 0 leaves the run bit-identical to one without it. "auto": chosen by `share`."""
+    share: Share | Auto | None = "auto"
+    """In place of `weight`: the norm of the term's gradient relative to that of the method's loss, at the outputs of
+    the backbone. The weight with which it has this share is measured in the first epoch, or in the first 100 steps
+    if that is more, and is then constant; with a schedule it is the weight at the end. "auto": 0.1 without
+    `weight`."""
+
+    @model_validator(mode="after")
+    def _check_one_strength(self) -> Self:
+        if isinstance(self.weight, float) and isinstance(self.share, float):
+            path = self.path()
+            raise problem(
+                f"has no effect beside {path}.weight",
+                self.share,
+                f"null, or {path}.weight: auto",
+                field=f"{path}.share",
+            )
+        return self
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -73,21 +96,35 @@ class RegularizerConfig(SpecModel):
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
         """Return the problems that prevent the regularizer from being used in a job."""
-        return []
+        problems = Problems()
+        if context.micro_batches > 1 and not isinstance(self.weight, float):
+            problems.add(
+                f"{self.path()}.weight",
+                "must be given with train.micro_batches > 1, where gradient shares are not measured",
+                shorten(self.weight),
+                "a number, or train.micro_batches: 1",
+            )
+        return problems
+
+    def resolve(self, context: RegularizerContext) -> "RegularizerConfig":
+        """Return the settings without "auto"."""
+        return self.model_copy(update=self.resolved_strength())
+
+    def resolved_strength(self) -> dict[str, float | None]:
+        """Return the weight and the share, of which one is None."""
+        if isinstance(self.weight, float):
+            return {"weight": self.weight, "share": None}
+        return {
+            "weight": None,
+            "share": self.share if isinstance(self.share, float) else DEFAULT_SHARE,
+        }
 
 
 REGULARIZERS: dict[str, type[RegularizerConfig]] = {}
 """The settings of every regularizer, by its name."""
 
 
-class UnmeasuredConfig(RegularizerConfig):
-    """A regularizer for which nothing was measured that could be a default weight."""
-
-    weight: Weight
-    """Factor on the term. 0 leaves the run bit-identical to one without it."""
-
-
-class PairConfig(UnmeasuredConfig):
+class PairConfig(RegularizerConfig):
     """A regularizer that pushes normalized embeddings with different labels apart."""
 
     labels: Literal["instance", "class"] = "instance"
@@ -99,7 +136,7 @@ class PairConfig(UnmeasuredConfig):
         return self.labels
 
 
-class SlicedConfig(UnmeasuredConfig):
+class SlicedConfig(RegularizerConfig):
     """A regularizer of the projections of raw embeddings on random directions, for each view."""
 
     numbers_per_projection: ClassVar[int] = 1
@@ -108,9 +145,10 @@ class SlicedConfig(UnmeasuredConfig):
     slices: Slices
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
+        problems = super().check(context)
         most = PROJECTION_LIMIT // (context.embeddings * self.numbers_per_projection)
-        if self.slices <= most:
-            return []
-        message = f"takes too much memory for the {context.embeddings:,} embeddings of a batch"
-        field = f"{self.path()}.slices"
-        return [FieldProblem(field, message, str(self.slices), f"at most {most:,}")]
+        if self.slices > most:
+            message = f"takes too much memory for the {context.embeddings:,} embeddings of a batch"
+            field = f"{self.path()}.slices"
+            problems.append(FieldProblem(field, message, str(self.slices), f"at most {most:,}"))
+        return problems

@@ -1,20 +1,26 @@
 """Settings of difference alignment regularization (DAR)."""
 
 import math
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from dasl_core.default_weights import default_dar_weight
-from dasl_core.spec.base import Auto, SpecModel, problem
+from dasl_core.spec.base import Auto, SpecModel
 from dasl_core.spec.fields import ClusterCount, PositiveInt, Weight
 from dasl_core.spec.methods import MethodConfig
 from dasl_core.spec.problems import FieldProblem, Problems
-from dasl_core.spec.regularizers.config import PairLabels, RegularizerConfig, RegularizerContext
+from dasl_core.spec.regularizers.config import (
+    PairLabels,
+    RegularizerConfig,
+    RegularizerContext,
+    Share,
+)
 
-# All pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all pairs
-# of columns: 128 embeddings have about the same number of columns as a chain of 8,192.
+# For vectors: all pairs of 1,024 embeddings are 524 thousand columns, 268 MB at a width of 128. l2 compares all
+# pairs of columns: 128 embeddings have about the same number of columns as a chain of 8,192.
 FULL_LIMIT, FULL_L2_LIMIT = 1024, 128
+# For distances: 54 bytes for each of 72 million pairs, on every rank.
+ALL_PAIRS_LIMIT = 12_000
 
 
 def choose_k(images: int) -> int:
@@ -66,10 +72,8 @@ class DAR(RegularizerConfig):
     name = "dar"
     top_level = True
 
-    weight: Weight | Auto = "auto"
-    """The factor lambda. 0 leaves the run bit-identical to one without DAR. `reduction: sum` requires a
-    number. "auto": 0.5 for `difference: distance`; otherwise 0.003 for `norm: l1`, and 0.03 for `l2` and
-    `sq_l2`."""
+    weight: Weight | Auto | None = "auto"
+    """The factor lambda. 0 leaves the run bit-identical to one without DAR. "auto": chosen by `share`."""
     labels: Literal["instance", "cluster", "class"] = "instance"
     """Which samples may form a pair: those of different images ("instance", the paper's cluster-free), of
     different clusters ("cluster", cluster-used), or of different classes of the data set ("class",
@@ -85,11 +89,11 @@ class DAR(RegularizerConfig):
     difference: Literal["abs", "signed", "distance"] = "distance"
     """The difference of a pair: "abs" is the absolute difference of each coordinate, "signed" the signed one,
     "distance" the Euclidean distance, a single number, for which `l1` and `l2` are the same."""
-    estimator: Literal["chain", "unbiased", "full"] = "chain"
+    estimator: Literal["chain", "unbiased", "full"] | Auto = "auto"
     """ "chain" takes consecutive pairs of a random order of the batch, as in the paper. "unbiased" reweights
     its column pairs, those that share a sample and those that do not, to their frequencies among all pairs of
-    the batch. "full" takes all pairs, of at most 1,024 embeddings, or 128 with `norm: l2` and elementwise
-    differences."""
+    the batch. "full" takes all pairs: of at most 12,000 embeddings with `difference: distance`, otherwise of
+    1,024, or 128 with `norm: l2`. "auto": "full" for distances, otherwise "chain"."""
     reduction: Literal["mean", "sum"] = "mean"
     """ "mean" divides by the number of column pairs, so that a weight has the same meaning at every batch
     size. "sum" is the literal form of the paper."""
@@ -97,16 +101,12 @@ class DAR(RegularizerConfig):
     """L2-normalize embeddings first. Without it, shrinking all norms drives the term to 0, which risks
     collapse unless the loss itself fixes the scale of the embeddings."""
 
-    @model_validator(mode="after")
-    def _check_summed_weight(self) -> Self:
-        if self.weight == "auto" and self.reduction == "sum":
-            raise problem(
-                "has no default with dar.reduction: sum, where the term grows with the square of the batch",
-                self.weight,
-                "a number",
-                field="dar.weight",
-            )
-        return self
+    @property
+    def _estimator(self) -> Literal["chain", "unbiased", "full"]:
+        """The resolved estimator."""
+        if self.estimator != "auto":
+            return self.estimator
+        return "full" if self.difference == "distance" else "chain"
 
     @property
     def pair_labels(self) -> PairLabels:
@@ -117,14 +117,17 @@ class DAR(RegularizerConfig):
         return self.schedule
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
-        problems = Problems()
+        problems = Problems(super().check(context))
         self._check_clusters(context, problems)
-        most = FULL_L2_LIMIT if self.norm == "l2" and self.difference != "distance" else FULL_LIMIT
-        if self.estimator == "full" and context.embeddings > most:
+        if self.difference == "distance":
+            most = ALL_PAIRS_LIMIT
+        else:
+            most = FULL_L2_LIMIT if self.norm == "l2" else FULL_LIMIT
+        if self._estimator == "full" and context.embeddings > most:
             problems.add(
                 "dar.estimator",
                 f"compares all pairs of the {context.embeddings:,} embeddings of a batch",
-                "'full'",
+                repr(self.estimator),
                 f"'chain' or 'unbiased', or at most {most:,} embeddings",
             )
         return problems
@@ -152,16 +155,20 @@ class DAR(RegularizerConfig):
             )
 
     def resolve(self, context: RegularizerContext) -> "ResolvedDAR":
-        """Choose the weight and the clusters."""
+        """Choose the share, the estimator and the clusters."""
         clusters = UNUSED_CLUSTERS
         if self.labels == "cluster":
             clusters = self.clusters.resolve(context.method, context.train_images)
-        weight = default_dar_weight(self.norm, self.difference)
-        return self.without_auto(ResolvedDAR, {"weight": weight}, clusters=clusters)
+        automatic = {"estimator": self._estimator}
+        return self.without_auto(
+            ResolvedDAR, automatic, clusters=clusters, **self.resolved_strength()
+        )
 
 
 class ResolvedDAR(DAR):
-    """DAR with its weight and clusters."""
+    """DAR with its weight or share, its estimator and clusters."""
 
-    weight: Weight
+    weight: Weight | None
+    share: Share | None
+    estimator: Literal["chain", "unbiased", "full"]
     clusters: ResolvedClusters

@@ -4,11 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from dasl_core.default_weights import SEC_WEIGHTS
 from dasl_core.spec.base import Auto
 from dasl_core.spec.fields import Weight
 from dasl_core.spec.problems import FieldProblem, Problems
-from dasl_core.spec.regularizers.config import RegularizerConfig, RegularizerContext
+from dasl_core.spec.regularizers.config import RegularizerConfig, RegularizerContext, Share
 
 
 class SEC(RegularizerConfig):
@@ -17,10 +16,9 @@ class SEC(RegularizerConfig):
     name = "sec"
     top_level = True
 
-    weight: Weight | Auto = "auto"
+    weight: Weight | Auto | None = "auto"
     """The factor eta. The authors multiply their contrastive loss by temperature/0.07, and `simclr` here does
-    not: divide their eta by this factor (7.14 at temperature 0.5). "auto": 0.5 for `target: mean`; 0.0001 for
-    `target: zero`, the value of the SEC authors' README for L2 regularization."""
+    not: divide their eta by this factor (7.14 at temperature 0.5). "auto": chosen by `share`."""
     target: Literal["mean", "zero"] = "mean"
     """The value that all norms are pulled to: their mean, or 0, which is plain L2 regularization."""
     momentum: float = Field(1.0, gt=0, le=1)
@@ -34,7 +32,7 @@ class SEC(RegularizerConfig):
         return "linear" if self.ramp is True else "constant"
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
-        problems = Problems()
+        problems = Problems(super().check(context))
         if not context.method.compares_directions:
             problems.add(
                 "sec",
@@ -49,13 +47,14 @@ class SEC(RegularizerConfig):
         return problems
 
     def resolve(self, context: RegularizerContext) -> "ResolvedSEC":
-        """Choose the weight and the ramp."""
-        automatic = {"weight": SEC_WEIGHTS[self.target], "ramp": not context.method.supervised}
-        return self.without_auto(ResolvedSEC, automatic)
+        """Choose the share and the ramp."""
+        automatic = {"ramp": not context.method.supervised}
+        return self.without_auto(ResolvedSEC, automatic, **self.resolved_strength())
 
 
 class ResolvedSEC(SEC):
-    """SEC with its weight and ramp."""
+    """SEC with its weight or share, and its ramp."""
 
-    weight: Weight
+    weight: Weight | None
+    share: Share | None
     ramp: bool

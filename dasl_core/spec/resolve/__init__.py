@@ -139,7 +139,11 @@ def resolve(
     check_named_metrics(spec, facts, problems)
     check_labels(spec, facts, problems)
     regularized = RegularizerContext(
-        spec.method, batch * min(spec.method.num_views, GLOBAL_VIEWS), context.train_images, epochs
+        spec.method,
+        batch * min(spec.method.num_views, GLOBAL_VIEWS),
+        context.train_images,
+        epochs,
+        spec.train.micro_batches,
     )
     for regularizer in spec.given_regularizers().values():
         problems += regularizer.check(regularized)
@@ -166,4 +170,11 @@ def resolve(
         method=spec.method.resolve(context),
         dar=spec.dar and spec.dar.resolve(regularized),
         sec=spec.sec and spec.sec.resolve(regularized),
+        regularizers=spec.regularizers.model_copy(
+            update={
+                name: settings.resolve(regularized)
+                for name, settings in spec.given_regularizers().items()
+                if not settings.top_level
+            }
+        ),
     )
