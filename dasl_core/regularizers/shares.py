@@ -1,7 +1,7 @@
 """Gradient shares: how large the gradient of a regularizer is, relative to that of the loss it is added to.
 
-A weight means another experiment with each loss: the same 0.5 gave DAR 1 % of Barlow Twins' gradient and
-229 % of DINO's. The gradients are those of the backbone's outputs, because the embeddings of some methods
+A weight means another experiment with each loss: the same 0.5 gives DAR's chain 1 % of Barlow Twins' gradient and
+one to six times DINO's (`benchmarks.shares`). The gradients are those of the backbone's outputs, because the embeddings of some methods
 (DINO, iBOT, SwAV) have none.
 """
 
