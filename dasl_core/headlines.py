@@ -150,19 +150,24 @@ def score(metrics: Mapping[str, object], metric: str) -> float | None:
     return value if larger else -value
 
 
+EVALUATED_STEP = "evaluated_step"
+"""Step of the evaluation whose metrics a checkpoint has."""
+
+
 def rank_of_checkpoint(
     metrics: Mapping[str, object], step: int, best_by: str | None = None
-) -> tuple[float, int]:
+) -> tuple[float, bool, int]:
     """Return the sort key of a checkpoint, the best one last.
 
-    In a tie the earlier checkpoint is better, because later ones may only repeat the newest evaluation. Without
-    the metric, the newest is.
+    In a tie the newest is better, of those that were evaluated themselves: others repeat an earlier evaluation.
+    Without the metric, the newest is.
 
     Args:
         best_by: name of the metric; None: the first available of `ACCURACIES`.
     """
     value = _score_by(metrics, best_by)
-    return (-math.inf, step) if value is None else (value, -step)
+    is_own = metrics.get(EVALUATED_STEP, step) == step
+    return (-math.inf, True, step) if value is None else (value, is_own, step if is_own else -step)
 
 
 def is_ranked(metrics: Mapping[str, object], best_by: str | None = None) -> bool:

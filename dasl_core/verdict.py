@@ -6,7 +6,8 @@ Imports only light modules, for the commands.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
 
 from dasl_core.headlines import (
     ACCURACIES,
@@ -17,6 +18,7 @@ from dasl_core.headlines import (
     metric_label,
     number_of,
 )
+from dasl_core.hits import Z95, Hits, compare
 from dasl_core.vocabulary import BEFORE_TRAINING
 
 Kind = Literal["healthy", "collapsed", "no_better", "falling", "still_rising", "too_few_images"]
@@ -74,30 +76,54 @@ class Anchors:
     chance_loss: float | None = None
 
 
+class _Point(NamedTuple):
+    """A metric of one evaluation, and which images are right, if known."""
+
+    value: float
+    hits: Hits | None = None
+
+
 @dataclass(frozen=True)
 class _Curve:
     """A metric before training and at each later evaluation; larger is better."""
 
     name: str
-    start: float
-    values: Sequence[float]
+    start: _Point
+    points: Sequence[_Point]
     steps: Sequence[int]
     epochs: Sequence[float]
-    margin: float
-    """A smaller difference may be chance."""
-    raw: float | None
+    raw: _Point | None
     """The metric of raw pixels; None if it was not measured."""
     images: int
     """Denominator: the number of images."""
 
     @property
-    def last(self) -> float:
-        return self.values[-1]
+    def last(self) -> _Point:
+        return self.points[-1]
 
     def ends(self) -> dict[str, float]:
         """Return the values before and after training, and of raw pixels, by name."""
-        raw = {} if self.raw is None else {f"{self.name}_of_raw": self.raw}
-        return {f"{self.name}_at_start": self.start, self.name: self.last, **raw}
+        raw = {} if self.raw is None else {f"{self.name}_of_raw": self.raw.value}
+        return {f"{self.name}_at_start": self.start.value, self.name: self.last.value, **raw}
+
+    def compare(self, one: _Point, others: Sequence[_Point]) -> int:
+        """Return 1 or -1 if a value is larger, or smaller, than the mean of others by more than chance, else 0."""
+        hits = [point.hits for point in (one, *others) if point.hits is not None]
+        # A branch may have other held-out images than the run that it continues.
+        if len(hits) == len(others) + 1 and len({each.images for each in hits}) == 1:
+            return compare(hits[0], hits[1:])
+        difference = one.value - fmean(other.value for other in others)
+        if abs(difference) <= self._margin(one.value, one.value - difference):
+            return 0
+        return 1 if difference > 0 else -1
+
+    def _margin(self, one: float, other: float) -> float:
+        """Return the smallest difference of unpaired values that counts, at 95 %."""
+        if self.name == "effective_rank":
+            return RANK_CHANGE * one
+        # Laplace's estimate: the error of 0 or 1 is not 0.
+        shares = [(value * self.images + 1) / (self.images + 2) for value in (one, other)]
+        return Z95 * math.sqrt(sum(share * (1 - share) for share in shares) / self.images)
 
 
 def judge(
@@ -106,13 +132,14 @@ def judge(
     held_out: int,
     queries: int | None = None,
     anchors: Anchors | None = None,
+    hits: Sequence[Mapping[str, Any]] = (),
 ) -> Verdict | None:
     """Judge a training by its evaluations.
 
     The metric is the k-NN accuracy of the backbone; without it its R@1, or R@K with the smallest K; without
-    labels the R@1 of views, or else its effective rank. It is compared with its value before training, its earlier
-    values, and that of raw pixels. A difference counts if it exceeds one standard error of an accuracy on this
-    number of images, or 5 % of a rank.
+    labels, or if nothing can be better than 100 %, the R@1 of views, or else its effective rank. It is compared with
+    its value before training, its earlier values, and that of raw pixels. A difference of accuracies counts if it is
+    significant at 95 %, image by image where `hits` has both evaluations; that of ranks from 5 %.
 
     Args:
         evaluations: records with step, epoch, subject and metrics, oldest first.
@@ -120,12 +147,13 @@ def judge(
         held_out: number of evaluated images.
         queries: number of queries of R@K with a gallery; None: all held-out images.
         anchors: further reference values for the message.
+        hits: records with step, subject and `right`: which images an evaluation gets right, encoded, by accuracy.
 
     Returns:
         The verdict; None if nothing collapsed, and no metric was measured both before and after training.
     """
     anchors = Anchors() if anchors is None else anchors
-    curve = _curve(evaluations, held_out, held_out if queries is None else queries)
+    curve = _curve(evaluations, held_out, held_out if queries is None else queries, hits)
     context = _context(evaluations, anchors)
     if collapsed:
         message = f"collapsed: {', '.join(collapsed)}. The event `collapse` says what to change."
@@ -142,10 +170,11 @@ def judge(
 def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, float]]:
     """Return the verdict in one word, its sentence, and the decisive metrics."""
     name, metrics = curve.name, curve.ends()
-    last, start = format_metric(name, curve.last), format_metric(name, curve.start)
+    final, raw = curve.last.value, curve.raw
+    last, start = format_metric(name, final), format_metric(name, curve.start.value)
     references = [f"{start} at the start"]
-    if curve.raw is not None:
-        references.append(f"raw pixels {format_metric(name, curve.raw)}")
+    if raw is not None:
+        references.append(f"raw pixels {format_metric(name, raw.value)}")
     if name in anchors.chance:
         references.append(f"chance {format_metric(name, anchors.chance[name])}")
     label, others = metric_label(name), ", ".join(references)
@@ -155,37 +184,44 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
             "(evaluate.holdout.fraction)."
         )
         return "too_few_images", message, metrics
-    if curve.last <= curve.start + curve.margin:
+    if curve.compare(curve.last, [curve.start]) < 1:
         message = (
             f"no better than the start: {label} {last} ({others}). Check the learning rate, the views (augment) and "
             "the number of epochs."
         )
         return "no_better", message, metrics
-    best = max(range(len(curve.values)), key=lambda i: curve.values[i])
-    if curve.last < curve.values[best] - 2 * curve.margin:
-        metrics |= {f"{name}_best": curve.values[best], "best_epoch": curve.epochs[best]}
+    earlier = _second_half(curve)
+    if earlier and curve.compare(curve.last, earlier) < 0:
+        mean = fmean(point.value for point in earlier)
+        best = max(range(len(curve.points)), key=lambda i: curve.points[i].value)
+        metrics |= {
+            f"{name}_best": curve.points[best].value,
+            "best_epoch": curve.epochs[best],
+            f"{name}_in_second_half": mean,
+        }
         message = (
-            f"falling: {label} was {format_metric(name, curve.values[best])} at epoch {curve.epochs[best]:g} and is "
+            f"falling: {label} was {format_metric(name, mean)} on average in the second half, "
+            f"{format_metric(name, curve.points[best].value)} at epoch {curve.epochs[best]:g}, and is "
             f"{last} now ({others}). Train for fewer epochs, or lower the learning rate."
         )
         return "falling", message, metrics
     compared = _evaluation_before_last_part(curve)
-    if compared is not None and curve.last > curve.values[compared] + curve.margin:
-        before, since = curve.values[compared], curve.epochs[compared]
+    if compared is not None and curve.compare(curve.last, [curve.points[compared]]) > 0:
+        before, since = curve.points[compared].value, curve.epochs[compared]
         metrics[f"{name}_before_last_quarter"] = before
         message = (
             f"still rising: train longer. Since epoch {since:g} of {curve.epochs[-1]:g}, {label} rose from "
             f"{format_metric(name, before)} to {last} ({others})."
         )
-        if curve.raw is not None and curve.last < curve.raw:
-            message += f" It is still below raw pixels ({format_metric(name, curve.raw)})."
+        if raw is not None and final < raw.value:
+            message += f" It is still below raw pixels ({format_metric(name, raw.value)})."
         return "still_rising", message, metrics
-    if curve.raw is not None and curve.last <= curve.raw + curve.margin:
-        worse = curve.last < curve.raw - curve.margin
+    if raw is not None and (sign := curve.compare(curve.last, [raw])) < 1:
+        worse = sign < 0
         rest = ", ".join(reference for reference in references if not reference.startswith("raw"))
         message = (
             f"{'worse' if worse else 'no better'} than raw pixels: {label} {last}, where raw pixels have "
-            f"{format_metric(name, curve.raw)}{'' if worse else ', which may be chance'} ({rest}). Check the views (augment), which may remove what tells the "
+            f"{format_metric(name, raw.value)}{'' if worse else ', which may be chance'} ({rest}). Check the views (augment), which may remove what tells the "
             "images apart, and the number of epochs."
         )
         return "no_better", message, metrics
@@ -196,7 +232,7 @@ def _context(evaluations: Sequence[Mapping[str, Any]], anchors: Anchors) -> str:
     """Return a sentence on the loss and the effective rank with a leading space; "" without both."""
     parts = []
     if anchors.loss is not None and math.isfinite(anchors.loss):
-        part = f"loss {anchors.loss:.3g}"
+        part = f"mean loss of the last epoch, without regularizers, {anchors.loss:.3g}"
         if anchors.chance_loss is not None:
             part += f" of {anchors.chance_loss:.3g} by chance"
         parts.append(part)
@@ -216,7 +252,12 @@ def _resolution(images: int) -> str:
     return f"{images} images are held out, so one of them is {100 / images:.1f} %."
 
 
-def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int) -> _Curve | None:
+def _curve(
+    evaluations: Sequence[Mapping[str, Any]],
+    held_out: int,
+    queries: int,
+    hits: Sequence[Mapping[str, Any]],
+) -> _Curve | None:
     """Return the best known metric of the backbone measured before and after training.
 
     The embedding of a supervised method is not measured before training.
@@ -225,27 +266,30 @@ def _curve(evaluations: Sequence[Mapping[str, Any]], held_out: int, queries: int
     trained = [e for e in evaluations if e["subject"] == "backbone" and e["step"] > 0]
     if start is None or not trained:
         return None
-    for name in _accuracies(start["metrics"]) or [INSTANCE_RECALL, "effective_rank"]:
+    right = {(record["step"], record["subject"]): record["right"] for record in hits}
+    for name in (*_accuracies(start["metrics"]), INSTANCE_RECALL, "effective_rank"):
         images = queries if name.startswith(RECALL) else denominator(name, held_out)
-        values = [_finite(e["metrics"], name) for e in (start, *trained)]
-        measured = [value for value in values if value is not None]
-        if len(measured) < len(values) or images == 0:
+
+        def point(record: Mapping[str, Any], name: str = name) -> _Point | None:
+            value = _finite(record["metrics"], name)
+            encoded = right.get((record["step"], record["subject"]), {}).get(name)
+            return None if value is None else _Point(value, encoded and Hits.decode(encoded))
+
+        points = [each for e in (start, *trained) if (each := point(e)) is not None]
+        if len(points) < len(trained) + 1 or images == 0:
             continue
-        first, last = measured[0], measured[-1]
-        if name == "effective_rank":
-            margin = RANK_CHANGE * last
-        else:
-            if min(first, last) == 1:
-                continue  # nothing can be better, as with a single class
-            # Laplace's estimate: the error of 0 or 1 is not 0.
-            share = (last * images + 1) / (images + 2)
-            margin = math.sqrt(share * (1 - share) / images)
-        steps, epochs = [e["step"] for e in trained], [e["epoch"] for e in trained]
-        pixels: Mapping[str, Any] = next(
-            (e["metrics"] for e in evaluations if e["subject"] == "raw"), {}
+        if name != "effective_rank" and points[0].value == points[-1].value == 1:
+            continue  # nothing can be better, as with a single class
+        raw = next((e for e in evaluations if e["subject"] == "raw"), None)
+        return _Curve(
+            name,
+            points[0],
+            points[1:],
+            [e["step"] for e in trained],
+            [e["epoch"] for e in trained],
+            None if raw is None else point(raw),
+            images,
         )
-        raw = _finite(pixels, name)
-        return _Curve(name, first, measured[1:], steps, epochs, margin, raw, images)
     return None
 
 
@@ -260,6 +304,12 @@ def _accuracies(metrics: Mapping[str, Any]) -> list[str]:
 def _finite(metrics: Mapping[str, Any], name: str) -> float | None:
     value = number_of(metrics, name)
     return value if value is not None and math.isfinite(value) else None
+
+
+def _second_half(curve: _Curve) -> list[_Point]:
+    """Return the earlier evaluations in the second half of the training: before, a metric may still rise."""
+    steps = zip(curve.steps[:-1], curve.points, strict=False)
+    return [point for step, point in steps if 2 * step >= curve.steps[-1]]
 
 
 def _evaluation_before_last_part(curve: _Curve) -> int | None:

@@ -20,9 +20,9 @@ from dasl_core.evaluate.health import (
     mean_norm,
     uniformity,
 )
-from dasl_core.evaluate.knn import knn_accuracy, nearest_neighbors
+from dasl_core.evaluate.knn import knn_accuracy, knn_hits, nearest_neighbors
 from dasl_core.evaluate.linear import LinearProbeResult, RateResult, linear_probe
-from dasl_core.evaluate.retrieval import instance_recall_at_1, recall_at_k
+from dasl_core.evaluate.retrieval import instance_hits, recall_at_k, recall_hits
 from dasl_core.tensors import NotFiniteError
 
 __all__ = [
@@ -36,10 +36,11 @@ __all__ = [
     "distance_histogram",
     "effective_rank",
     "fine_tune",
-    "instance_recall_at_1",
+    "instance_hits",
     "inter_class_distances",
     "kmeans",
     "knn_accuracy",
+    "knn_hits",
     "linear_probe",
     "mean_norm",
     "nearest_neighbors",
@@ -48,5 +49,6 @@ __all__ = [
     "pairwise_f1",
     "pairwise_precision_recall",
     "recall_at_k",
+    "recall_hits",
     "uniformity",
 ]

@@ -21,10 +21,23 @@ def knn_accuracy(
     test_y: Tensor | np.ndarray,
     k: int = 20,
     temperature: float = 0.07,
+) -> float:
+    """Weighted k-NN accuracy: the share of test samples that `knn_hits` finds right, from 0 to 1."""
+    return knn_hits(train_x, train_y, test_x, test_y, k, temperature).double().mean().item()
+
+
+@torch.no_grad()
+def knn_hits(
+    train_x: Tensor | np.ndarray,
+    train_y: Tensor | np.ndarray,
+    test_x: Tensor | np.ndarray,
+    test_y: Tensor | np.ndarray,
+    k: int = 20,
+    temperature: float = 0.07,
     on_block: Callable[[], None] = lambda: None,
     group: dist.ProcessGroup | None = None,
-) -> float:
-    """Weighted k-NN accuracy: the share of test samples whose class wins the vote of their neighbors.
+) -> Tensor:
+    """Whether the class of each test sample wins the weighted vote of its nearest neighbors.
 
     The neighbors are the k training samples with the largest cosine similarity. Each votes with the
     weight ``exp(similarity / temperature)`` (Wu et al., "Unsupervised Feature Learning via
@@ -43,7 +56,7 @@ def knn_accuracy(
         the test samples are the same on all ranks. None: this process has the whole bank.
 
     Returns:
-        Top-1 accuracy from 0 to 1, the same on all ranks. Ties go to the smaller class number.
+        (M,) bool on the CPU, the same on all ranks. Ties go to the smaller class number.
 
     Raises:
         NotFiniteError: features hold NaN or infinite numbers, on any rank.
@@ -57,7 +70,7 @@ def knn_accuracy(
     tensors.check_whole_number(k, "k")
     tensors.check_number(temperature, "temperature")
 
-    correct = torch.zeros((), dtype=torch.int64, device=bank.device)
+    hits = []
     with tensors.exact_products(bank.device):
         for rows in tensors.blocks(queries.shape[0]):
             on_block()
@@ -71,8 +84,8 @@ def knn_accuracy(
             for part in tensors.tiles(len(block), classes.numel()):
                 votes = weight.new_zeros(len(weight[part]), classes.numel())
                 votes.scatter_add_(1, neighbor_class[part], weight[part])
-                correct += (classes[votes.argmax(dim=1)] == query_labels[rows][part]).sum()
-    return int(correct) / queries.shape[0]
+                hits.append((classes[votes.argmax(dim=1)] == query_labels[rows][part]).cpu())
+    return torch.cat(hits)
 
 
 @torch.no_grad()
@@ -92,7 +105,7 @@ def nearest_neighbors(
             bank: (N, d) features; with a group, this rank's part, which may be empty.
             positions: (N,) int64 identifiers of the samples in the bank.
             k: number of neighbors.
-            group: as for `knn_accuracy`.
+            group: as for `knn_hits`.
     """
     with tensors.exact_products(bank.device):
         unit = tensors.unit_rows(queries).to(bank)

@@ -19,6 +19,26 @@ def recall_at_k(
 ) -> dict[int, float]:
     """Recall at K: the share of queries with a sample of their class among their K nearest neighbors.
 
+    See `recall_hits`, whose arguments and errors it shares.
+
+    Returns:
+        ``{K: recall}`` in the order of `ks`, recall from 0 to 1.
+    """
+    values = list(ks) if isinstance(ks, Iterable) else ks
+    shares = recall_hits(x, y, values, gallery=gallery).double().mean(dim=0)
+    return dict(zip(values, shares.tolist(), strict=True))
+
+
+@torch.no_grad()
+def recall_hits(
+    x: Tensor | np.ndarray,
+    y: Tensor | np.ndarray,
+    ks: Iterable[int],
+    *,
+    gallery: tuple[Tensor | np.ndarray, Tensor | np.ndarray] | None = None,
+) -> Tensor:
+    """Whether each query has a sample of its class among its K nearest neighbors.
+
     Neighbors are ordered by cosine similarity; ties go to the earlier sample. Without a gallery, every
     sample is a query among all other samples. A query without another sample of its class is a miss at
     every K, as in the published results.
@@ -33,7 +53,7 @@ def recall_at_k(
         gallery: features (M, d) and classes (M,) in which the neighbors of `x` are searched.
 
     Returns:
-        ``{K: recall}`` in the order of `ks`, recall from 0 to 1.
+        (N, len(ks)) bool, on the CPU.
 
     Raises:
         ValueError: shapes or numbers do not fit; the message names the argument.
@@ -59,7 +79,7 @@ def recall_at_k(
     order = query_order if gallery is None else torch.argsort(gallery_y, stable=True)
     y, gallery_y = y[query_order], gallery_y[order]
     classes, bounds = y.cpu().numpy(), gallery_y.cpu().numpy()
-    hits = torch.zeros(len(values), dtype=torch.int64, device=x.device)
+    hits = torch.zeros(len(y), len(values), dtype=torch.bool, device=x.device)
     limits = torch.tensor(values, device=x.device)
     with tensors.exact_products(x.device):
         for rows in tensors.blocks(len(y)):
@@ -86,22 +106,21 @@ def recall_at_k(
                 if bool(tied.any()):
                     before += (tied & (order[columns] < position[:, None])).sum(dim=1)
             has_partner = nearest.isfinite()[:, None]
-            hit = has_partner & (before[:, None] < limits)
-            hits += hit.sum(dim=0)
-    return {k: count / len(y) for k, count in zip(values, hits.tolist(), strict=True)}
+            hits[query_order[rows]] = has_partner & (before[:, None] < limits)
+    return hits.cpu()
 
 
-def instance_recall_at_1(views: Tensor | np.ndarray, images: Tensor | np.ndarray) -> float:
-    """R@1 of views: the share of views whose nearest image is their own.
+def instance_hits(views: Tensor | np.ndarray, images: Tensor | np.ndarray) -> Tensor:
+    """Whether the nearest image of each view is its own, (N,) bool: R@1 of views.
 
     It needs no labels. A random neighbor gives 1/N, and so do constant features.
 
-        Args:
-            views: (N, d) features of a random view of each image.
-            images: (N, d) features of the images.
+    Args:
+        views: (N, d) features of a random view of each image.
+        images: (N, d) features of the images.
 
-        Raises:
-            ValueError: the shapes do not fit; the message names the argument.
+    Raises:
+        ValueError: the shapes do not fit; the message names the argument.
     """
     itself = torch.arange(len(images))
-    return recall_at_k(views, itself, (1,), gallery=(images, itself))[1]
+    return recall_hits(views, itself, (1,), gallery=(images, itself))[:, 0]

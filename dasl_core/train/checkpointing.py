@@ -18,6 +18,7 @@ from torch import nn
 
 from dasl_core.distributed import broadcast_int, gather_objects_to_rank0, rank, world_size
 from dasl_core.export import export_backbone
+from dasl_core.headlines import EVALUATED_STEP
 from dasl_core.machine import available_memory
 from dasl_core.methods import Method
 from dasl_core.seeds import random_state, restore_random_state
@@ -189,7 +190,8 @@ class Checkpointer:
         """Copy all that a checkpoint contains."""
         progress, method = self.run.progress, self.state.method
         # Baselines are no metrics of a checkpoint: they would rank it.
-        trained = [e["metrics"] for e in progress.evaluations if e["subject"] in TRAINED]
+        trained = [e for e in progress.evaluations if e["subject"] in TRAINED]
+        latest = trained[-1]["metrics"] | {EVALUATED_STEP: trained[-1]["step"]} if trained else {}
         metrics = {
             "step": progress.step,
             "epoch": self.run.epoch,
@@ -205,7 +207,7 @@ class Checkpointer:
         return _Snapshot(
             state=StateCopy.copy(self.state.state_dict(ranks)),
             metrics=copy.deepcopy(metrics),
-            latest=dict(trained[-1]) if trained else {},
+            latest=latest,
             network=copy_to_cpu(method.representation) if is_copied else method.representation,
             head=copy_to_cpu(head) if is_copied and head is not None else head,
             is_copied=is_copied,

@@ -15,15 +15,15 @@ from dasl_core.evaluate import (
     dimension_std,
     effective_rank,
     fine_tune,
-    instance_recall_at_1,
+    instance_hits,
     inter_class_distances,
-    knn_accuracy,
+    knn_hits,
     linear_probe,
     mean_norm,
-    recall_at_k,
+    recall_hits,
     uniformity,
 )
-from dasl_core.headlines import HEALTH_LIMIT, INSTANCE_RECALL
+from dasl_core.headlines import HEALTH_LIMIT, INSTANCE_RECALL, RECALL
 from dasl_core.methods import Method
 from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate
 from dasl_core.train.features import Encoder, ImageEncoder, eval_mode
@@ -57,7 +57,13 @@ class FeatureObserver(Protocol):
 
 
 class Evaluator:
-    """Evaluates encoders on the held-out images of one run. All ranks must make the same calls."""
+    """Evaluates encoders on the held-out images of one run. All ranks must make the same calls.
+
+    Attributes:
+        hits: whether each image is right, by accuracy, in the newest evaluation of features.
+    """
+
+    hits: dict[str, Tensor]
 
     def __init__(
         self,
@@ -86,6 +92,7 @@ class Evaluator:
             # Images of a single missing class count as wrong.
             if train_names is not None and not set(names).isdisjoint(train_names):
                 self.train_labels = torch.tensor([numbers[name] for name in train_names])
+        self.hits = {}
         self.in_gallery = None if settings.gallery is None else _gallery(settings.gallery, held_out)
 
     def backbone(
@@ -177,6 +184,7 @@ class Evaluator:
         settings = self.settings
         held_out = self.encoder.on_device(self.encoder.features(encode, self.held_out))
         metrics: dict[str, float] = {}
+        self.hits = hits = {}
         votes = settings.knn is not None and self.train_labels is not None
         bank, positions = None, np.arange(0)
         if votes or observer is not None:
@@ -185,7 +193,7 @@ class Evaluator:
             bank, positions = self._bank(encode, bank_every, held_out.shape[1])
         if self.labels is not None:
             if bank is not None and settings.knn is not None and self.train_labels is not None:
-                metrics["knn_top1"] = knn_accuracy(
+                hits["knn_top1"] = knn_hits(
                     bank,
                     self.train_labels[torch.from_numpy(positions)],
                     held_out,
@@ -196,13 +204,16 @@ class Evaluator:
                     group=all_ranks(),
                 )
                 metrics |= {
+                    "knn_top1": _share(hits["knn_top1"]),
                     "knn_k": float(settings.knn.k),
                     "knn_temperature": settings.knn.temperature,
                     "knn_bank": float(len(self.train.every(bank_every))),
                 }
             if settings.retrieval and len(held_out) > 1:
-                recalls = self._retrieval(held_out, self.labels)
-                metrics |= {f"recall_at_{k}": value for k, value in recalls.items()}
+                found = self._retrieval(held_out, self.labels)
+                for k, right in zip(settings.retrieval, found.T, strict=True):
+                    hits[f"{RECALL}{k}"] = right
+                    metrics[f"{RECALL}{k}"] = _share(right)
             if isinstance(settings.clustering, KMeans):
                 restarts = settings.clustering.restarts
                 metrics |= clustering_metrics(
@@ -220,13 +231,13 @@ class Evaluator:
         features = self.encoder.local_features(encode, images, mine, width)
         return self.encoder.on_device(features), np.arange(0, len(self.train), every)[mine]
 
-    def _retrieval(self, x: Tensor, y: Tensor) -> dict[int, float]:
+    def _retrieval(self, x: Tensor, y: Tensor) -> Tensor:
         if self.in_gallery is None:
-            return recall_at_k(x, y, self.settings.retrieval)
+            return recall_hits(x, y, self.settings.retrieval)
         inside, outside = self.in_gallery, ~self.in_gallery
         gallery = (x[inside.to(x.device)], y[inside])
         queries = x[outside.to(x.device)]
-        return recall_at_k(queries, y[outside], self.settings.retrieval, gallery=gallery)
+        return recall_hits(queries, y[outside], self.settings.retrieval, gallery=gallery)
 
     def _label_free_metrics(
         self, encode: Encoder, features: Tensor, *, health: bool
@@ -241,7 +252,8 @@ class Evaluator:
             metrics = {"alignment": alignment(first, second), "mean_norm": mean_norm(features)}
         features = features[::every]
         if len(features) > 1:
-            metrics[INSTANCE_RECALL] = instance_recall_at_1(first, features)
+            self.hits[INSTANCE_RECALL] = instance_hits(first, features)
+            metrics[INSTANCE_RECALL] = _share(self.hits[INSTANCE_RECALL])
         if health and len(features) > 1:
             metrics |= {
                 "effective_rank": effective_rank(features),
@@ -308,6 +320,10 @@ class Evaluator:
             group=all_ranks(),
         )
         return {"finetune_top1": result.top1, "finetune_top5": result.top5}
+
+
+def _share(right: Tensor) -> float:
+    return right.double().mean().item()
 
 
 def _gallery(name: str, held_out: ImageSet) -> Tensor:

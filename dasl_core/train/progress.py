@@ -20,6 +20,8 @@ class Progress:
     # Mean loss of each finished epoch; None if no step had a finite loss.
     losses: list[float | None] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    # Of each of these: step, subject, and which images are right by accuracy (`dasl_core.hits`).
+    hits: list[dict[str, Any]] = field(default_factory=list)
     epoch_loss_sum: float = 0.0  # of the current epoch
     epoch_loss_steps: int = 0
     # Means of the drawn metrics of each finished epoch, and [sum, steps] of the current one.

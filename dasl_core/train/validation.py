@@ -4,7 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dasl_core.data.image_set import spacing
 from dasl_core.evaluate import NotFiniteError
+from dasl_core.headlines import INSTANCE_RECALL, RECALL
+from dasl_core.hits import Hits
 from dasl_core.methods import Method
 from dasl_core.models.backbone import feature_width
 from dasl_core.models.heads import EmbeddingNetwork
@@ -16,6 +19,9 @@ from dasl_core.train.run import Run
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.verdict import Anchors, judge
 from dasl_core.vocabulary import Subject
+
+# Maximum number of held-out images, evenly spaced, whose hits are kept: 6 KB an evaluation.
+HITS_LIMIT = 16_384
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class Validator:
         with self.metrics.timer.span("evaluation"):
             baseline = self.evaluator.raw_pixels()
         if baseline:
-            self._record("raw", baseline)
+            self._record("raw", baseline, self._packed_hits())
         self.evaluate("start" if has_weights else "untrained")
         if (stop := self.run.spec.train.stop) is not None:
             stop_score(stop, self.run.progress.evaluations[-1]["metrics"])  # fails before training
@@ -123,6 +129,7 @@ class Validator:
                     final=final,
                     observer=None if of_embedding else observer,
                 )
+                hits = self._packed_hits()
                 metrics |= self.evaluator.phi_distances(self.method, observer=observer)
                 embedding = None
                 if of_embedding:
@@ -136,7 +143,7 @@ class Validator:
         except NotFiniteError as error:
             # The last update broke the weights, and no loss was computed after it.
             raise self.guard.error(f"after step {self.run.progress.step}, {error}") from error
-        self._record(subject, metrics)
+        self._record(subject, metrics, hits)
         # Last, because progress and checkpoints show the newest record.
         if embedding is not None:
             self._record("embedding", embedding)
@@ -153,6 +160,18 @@ class Validator:
         self.metrics.watch_collapse(watched)
         self.metrics.reset_timer()
 
+    def _packed_hits(self) -> dict[str, str]:
+        """Return which held-out images the newest evaluation gets right, by each accuracy that is judged."""
+        assert self.evaluator is not None, "it has measured something"
+        hits = self.evaluator.hits
+        recalls = sorted(int(name.removeprefix(RECALL)) for name in hits if name.startswith(RECALL))
+        judged = ("knn_top1", *(f"{RECALL}{k}" for k in recalls[:1]), INSTANCE_RECALL)
+        return {
+            name: Hits.pack(hits[name][:: spacing(len(hits[name]), HITS_LIMIT)].tolist()).encode()
+            for name in judged
+            if name in hits
+        }
+
     def _largest_rank(self) -> int:
         """Return the largest possible effective rank, which the number of images limits, too."""
         return min(feature_width(self.method.representation), len(self.run.data.held_out))
@@ -166,6 +185,7 @@ class Validator:
             len(self.run.data.held_out),
             queries=None if in_gallery is None else int((~in_gallery).sum()),
             anchors=self.anchors(),
+            hits=self.run.progress.hits,
         )
         if verdict is not None:
             self.run.progress.verdict = verdict.as_dict()
@@ -204,12 +224,17 @@ class Validator:
         """Publish the plots and the report of the finished run as artifacts."""
         self.plotter.publish(self.anchors())
 
-    def _record(self, subject: Subject, metrics: dict[str, float]) -> None:
+    def _record(
+        self, subject: Subject, metrics: dict[str, float], hits: dict[str, str] | None = None
+    ) -> None:
         step, epoch = self.run.progress.step, self.run.epoch
         # The final evaluation of a run that stopped early replaces the one that stopped it.
         evaluations = self.run.progress.evaluations
-        evaluations[:] = [e for e in evaluations if (e["step"], e["subject"]) != (step, subject)]
+        for records in (evaluations, self.run.progress.hits):
+            records[:] = [e for e in records if (e["step"], e["subject"]) != (step, subject)]
         evaluations.append({"step": step, "epoch": epoch, "subject": subject, "metrics": metrics})
+        if hits:
+            self.run.progress.hits.append({"step": step, "subject": subject, "right": hits})
         self.run.reporter.evaluation(step, epoch, subject, metrics)
         self.metrics.report_progress()
 

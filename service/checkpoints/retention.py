@@ -119,7 +119,7 @@ def _used(session: Session, checkpoints: Sequence[Checkpoint]) -> set[str]:
 def best_first(policy: Checkpoints, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Sort checkpoints by `checkpoints.best_by`."""
 
-    def rank(checkpoint: Checkpoint) -> tuple[float, int]:
+    def rank(checkpoint: Checkpoint) -> tuple[float, bool, int]:
         return rank_of_checkpoint(checkpoint.metrics, checkpoint.step, policy.best_by)
 
     return sorted(checkpoints, key=rank, reverse=True)

@@ -14,6 +14,7 @@ WARNINGS = frozenset(
         "checkpoint_damaged",
         "checkpoint_failed",
         "classifier_not_measured",
+        "gradient_share",
         "images_damaged",
         "images_not_cached",
         "images_unreadable",

@@ -456,7 +456,7 @@ def test_errors_name_invalid_argument() -> None:
         ),
         (lambda: evaluate.recall_at_k(x, y, [1, 0]), "ks must be a list of whole numbers"),
         (lambda: evaluate.recall_at_k(x, y, [1.5]), r"ks must be .* given \[1.5\]"),  # type: ignore[list-item]
-        (lambda: evaluate.recall_at_k(x, y, "ab"), "ks must be .* given 'ab'"),  # type: ignore[arg-type]
+        (lambda: evaluate.recall_at_k(x, y, "ab"), r"ks must be .* given \['a', 'b'\]"),  # type: ignore[arg-type]
         (lambda: evaluate.recall_at_k(x[:1], y[:1], [1]), "x must have at least 2 rows; given 1"),
         (lambda: evaluate.nmi(x[0], y), r"x must have the shape \(N, d\); given \(8,\)"),
         (lambda: evaluate.nmi([1], y), "x must be a torch tensor or a numeric NumPy array"),  # type: ignore[arg-type]

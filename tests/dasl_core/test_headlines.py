@@ -45,13 +45,16 @@ def test_metric_has_a_direction_and_a_score() -> None:
     assert score({"alignment": 0.5}, "alignment") is None
 
 
-def test_best_checkpoint_is_the_first_with_the_best_metric() -> None:
+def test_best_checkpoint_is_the_newest_that_was_evaluated_with_the_best_metric() -> None:
     def best(by: str | None, *metrics: dict[str, float]) -> int:
         return max(
             range(len(metrics)), key=lambda step: rank_of_checkpoint(metrics[step], step, by)
         )
 
-    assert best(None, {"knn_top1": 0.1}, {"knn_top1": 0.3}, {"knn_top1": 0.3}) == 1
+    assert best(None, {"knn_top1": 0.1}, {"knn_top1": 0.3}, {"knn_top1": 0.3}) == 2
+    tied = [{"knn_top1": 0.3, "evaluated_step": step} for step in (0, 1, 1, 1)]
+    assert best(None, *tied) == 1
+    assert best(None, *tied[2:], tied[0]) == 1
     assert best(None, {"recall_at_1": 0.2}, {"recall_at_1": 0.1}, {}) == 0
     assert best("nmi", {"knn_top1": 0.9}, {"nmi": 0.1}) == 1
     assert best("uniformity", {"uniformity": -1.0}, {"uniformity": -2.0}) == 1

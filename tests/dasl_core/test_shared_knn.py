@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from dasl_core.distributed import all_ranks, rank, world_size
-from dasl_core.evaluate import NotFiniteError, knn_accuracy
+from dasl_core.evaluate import NotFiniteError, knn_hits
 from tests.support.gloo_pool import GlooPool
 
 BANKS = (1, 5, 61)
@@ -20,14 +20,14 @@ def bank_and_queries(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return x[:size], y[:size], x[size:], y[size:]
 
 
-def accuracies_of_shares() -> list[float]:
+def hits_of_shares() -> list[list[bool]]:
     found = []
     for size in BANKS:
         x, y, queries, labels = bank_and_queries(size)
         share = -(-size // world_size())
         mine = slice(rank() * share, (rank() + 1) * share)
         found += [
-            knn_accuracy(x[mine], y[mine], queries, labels, k=k, group=all_ranks())
+            knn_hits(x[mine], y[mine], queries, labels, k=k, group=all_ranks()).tolist()
             for k in NEIGHBORS
         ]
     return found
@@ -38,17 +38,17 @@ def refusal_of_a_share() -> str:
     if rank() == 1:
         x[0] = np.nan
     try:
-        knn_accuracy(x, y, queries, labels, group=all_ranks())
+        knn_hits(x, y, queries, labels, group=all_ranks())
     except NotFiniteError as error:
         return str(error)
     return "accepted"
 
 
 def test_ranks_that_share_the_bank_find_what_one_process_finds(pool: GlooPool) -> None:
-    alone = [knn_accuracy(*bank_and_queries(size), k=k) for size in BANKS for k in NEIGHBORS]
-    assert len(set(alone)) > 3
+    alone = [knn_hits(*bank_and_queries(size), k=k).tolist() for size in BANKS for k in NEIGHBORS]
+    assert len({sum(hits) for hits in alone}) > 3
     for world in (2, 3):
-        assert pool.call(world, accuracies_of_shares) == [alone] * world
+        assert pool.call(world, hits_of_shares) == [alone] * world
 
 
 def test_share_that_is_not_finite_fails_on_all_ranks(pool: GlooPool) -> None:

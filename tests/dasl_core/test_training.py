@@ -205,7 +205,7 @@ def test_supervised_method_is_evaluated_on_its_embedding_and_backbone(
     assert embedding["mean_norm"] == pytest.approx(1)
     assert backbone["uniformity"] != embedding["uniformity"]
     assert reporter.progresses[-1]["recall_at_1"] == embedding["recall_at_1"]
-    assert reporter.latest == embedding
+    assert reporter.latest == embedding | {"evaluated_step": reporter.points[-1]["step"]}
     card = (reporter.last_checkpoint / "README.md").read_text()
     assert "| metric | raw pixels | untrained | backbone, epoch 1 | embedding, epoch 1 |" in card
 

@@ -66,7 +66,7 @@ def test_example_is_submitted_with_changes_of_its_base_spec(client: Client) -> N
     assert (job.experiment.variant, job.experiment.seed) == ("dar+sec", 2)
     resolved = job.resolved or {}
     assert (resolved["train"]["epochs"], resolved["backbone"]["name"]) == (3, "resnet18")
-    assert (resolved["train"]["seed"], resolved["sec"]["weight"]) == (2, 0.5)
+    assert (resolved["train"]["seed"], resolved["sec"]["share"]) == (2, 0.1)
     listed = run("jobs", "--experiment", experiment.id, "--json").stdout
     assert {each["id"] for each in json.loads(listed)} == {each.id for each in experiment.jobs}
     assert experiment.id in run("experiments", "list").stdout
@@ -97,7 +97,7 @@ def test_validation_shows_what_all_jobs_take_and_submits_none(
     answer = json.loads(document)
     resolved = {each["name"]: each["resolved"] for each in answer["variants"]}
     assert {each["train"]["epochs"] for each in resolved.values()} == {3}
-    assert (resolved["baseline"]["dar"], resolved["dar"]["dar"]["weight"]) == (None, 0.5)
+    assert (resolved["baseline"]["dar"], resolved["dar"]["dar"]["share"]) == (None, 0.1)
     assert answer["estimate"]["jobs"] == 12
     assert {each.id for each in client.experiments.list()} == known
 
