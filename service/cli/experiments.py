@@ -75,6 +75,8 @@ def submit(
     with connect() as client:
         experiment = client.experiments.submit(body, idempotency_key=idempotency_key)
     console.note_warnings(experiment.warnings)
+    for note in experiment.notes:
+        console.note(note)
     if experiment.estimate is not None and not console.as_json():
         console.note(together(experiment.estimate))
     submitted = f"Submitted {len(experiment.jobs)} jobs of {experiment.name} as {experiment.id}."
@@ -106,7 +108,7 @@ def validate(spec: SpecFile, overrides: Overrides, seed: Seeds = None) -> None:
     ]
     headers = ["TRAINING IMAGES", "HELD OUT", "STEPS", "TIME OF A JOB", "CHECKPOINTS"]
     console.print_table(["VARIANT", *headers], rows)
-    console.print_line(f"\n{together(answer.estimate)}")
+    console.print_line("\n" + "\n".join([together(answer.estimate), *answer.notes]))
 
 
 def _read(path: Path, overrides: list[str], seeds: list[int] | None) -> dict[str, Any]:

@@ -179,6 +179,7 @@ class ExperimentValidation(BaseModel):
     variants: list[VariantPlan]
     estimate: ExperimentEstimate
     warnings: list[str]
+    notes: list[str]
 
 
 class SkippedFile(Stored):

@@ -1,21 +1,31 @@
 """Notes on the limits of an experiment's results."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from dasl_core.headlines import is_share_of_images, number_of
 from dasl_core.spec.differences import differing
+from dasl_core.verdict import MANY_IMAGES
 from service.db.models import Experiment, Job
 from service.experiments.repository import Measured
-from service.experiments.statistics import LEVEL
+from service.experiments.statistics import (
+    FEWEST_PAIRS,
+    LEVEL,
+    POWER,
+    detectable_difference,
+    judge,
+    paired_difference,
+)
 from service.states import TERMINAL, JobStatus
 from service.wire.experiments import MetricResult
 
 OF_VIEWS = "instance_recall_at_"
 """Prefix of metrics that compare augmented views with images."""
 _MOST_NAMES = 5
+_BROKEN = ("CollapsedError", "DivergedError")
+"""Error types of trainings whose network broke."""
 _SUBJECTS = {
     "raw": "raw pixels have",
     "untrained": "the untrained network has",
@@ -43,10 +53,21 @@ def build_notes(
         notes.append(
             f"{succeeded} of {planned} jobs have succeeded ({running} still to end); only those that have succeeded count."
         )
-    variants_by_job = {job.id: str(job.variant) for job in jobs}
+    jobs_by_id = {job.id: job for job in jobs}
     for table in tables:
-        notes += _reference_notes(table, before_training, variants_by_job)
-    notes += _setting_notes(experiment, jobs)
+        notes += _reference_notes(table, before_training, jobs_by_id)
+    collapsed = [
+        f"{job.variant} with seed {job.seed}"
+        for job in jobs
+        if has_collapsed(job) and job.status != JobStatus.SUCCEEDED
+    ]
+    if collapsed:
+        notes.append(
+            f"Collapsed or diverged, and so without a result: {_listed(collapsed)}. A variant with such a seed is not "
+            "called better."
+        )
+    changes = {variant["name"]: variant["changes"] for variant in experiment.variants}
+    notes += setting_notes(changes, experiment.baseline, _resolved(jobs))
     notes += _view_notes(experiment, jobs, tables)
     notes.append(_image_note(experiment, jobs, tables))
     comparisons = len(experiment.variants) - 1
@@ -59,36 +80,49 @@ def build_notes(
     return notes
 
 
+def has_collapsed(job: Job) -> bool:
+    """Whether a job has collapsed, with or without an end by `train.collapse`, or has diverged."""
+    verdict, error = job.verdict or {}, job.error or {}
+    return verdict.get("verdict") == "collapsed" or error.get("type") in _BROKEN
+
+
 def with_other_augmentations(experiment: Experiment, jobs: Sequence[Job]) -> list[str]:
     """Return the variants whose augmentations differ from the baseline's."""
     return [
         variant
-        for variant, settings in _differing(experiment, jobs).items()
+        for variant, settings in _differing(experiment.baseline, _resolved(jobs)).items()
         if any(name.partition(".")[0] == "augment" for name in settings)
     ]
 
 
 def _reference_notes(
-    table: MetricResult, before: Sequence[Measured], variants_by_job: Mapping[str, str]
+    table: MetricResult, before: Sequence[Measured], jobs: Mapping[str, Job]
 ) -> Iterator[str]:
-    """Yield whether the variants are better than before training, each compared with its own jobs."""
-    metric, means = table.metric, _means(table.metric, before, variants_by_job)
-    results = [result for result in table.variants if result.summary and means.get(result.variant)]
+    """Yield whether the variants are better than before training, each compared with its own jobs, by seed."""
+    references = _references(table.metric, before, jobs)
+    results = [each for each in table.variants if each.summary and references.get(each.variant)]
     if table.larger_is_better is None or not results:
         return
-    worse = []
+    unclear = []
     for result in results:
-        assert result.summary is not None
-        sign = 1 if table.larger_is_better else -1
-        if any(
-            sign * result.summary.mean <= sign * mean for mean in means[result.variant].values()
-        ):
-            worse.append(result.variant)
-    by_variant = [means[result.variant] for result in results]
-    subjects = [name for name in _SUBJECTS if any(name in mean for mean in by_variant)]
+        for values in references[result.variant].values():
+            difference = paired_difference(result.values, values, table.resolution)
+            verdict = judge(
+                difference,
+                larger_is_better=table.larger_is_better,
+                resolution=table.resolution,
+            )
+            if verdict != "better" and result.variant not in unclear:
+                unclear.append(result.variant)
+    of_results = [references[result.variant] for result in results]
+    subjects = [name for name in _SUBJECTS if any(name in values for values in of_results)]
     spans = [
-        _span([mean[name] for mean in by_variant if name in mean], metric) for name in subjects
+        _span(
+            [fmean(values[name].values()) for values in of_results if name in values], table.metric
+        )
+        for name in subjects
     ]
+    metric = table.metric
     first = (
         f"{spans[0]} points of {metric}" if is_share_of_images(metric) else f"{metric} {spans[0]}"
     )
@@ -96,32 +130,28 @@ def _reference_notes(
     for subject, span in zip(subjects[1:], spans[1:], strict=True):
         sentence += f", {_SUBJECTS[subject].rpartition(' ')[0]} {span}"
     than = {1: "", 2: " than both"}.get(len(subjects), " than all of these")
-    if len(worse) == len(results):
-        finding = f"no variant is better{than}"
-    elif worse:
-        finding = f"not better{than}: {_listed(worse)}"
+    if max(len(result.values) for result in results) < FEWEST_PAIRS:
+        finding = f"too few seeds to say whether a variant is better{than}"
+    elif len(unclear) == len(results):
+        finding = f"no variant is clearly better{than}"
+    elif unclear:
+        finding = f"not clearly better{than}: {_listed(unclear)}"
     else:
         finding = f"all variants are better{than}"
     yield f"{sentence[0].upper()}{sentence[1:]}: {finding}."
 
 
-def _means(
-    metric: str, before: Sequence[Measured], variants_by_job: Mapping[str, str]
-) -> dict[str, dict[str, float]]:
-    """Return the mean of a metric over the jobs of each variant, by subject."""
-    last: dict[tuple[str, str], float] = {}
+def _references(
+    metric: str, before: Sequence[Measured], jobs: Mapping[str, Job]
+) -> dict[str, dict[str, dict[int, float]]]:
+    """Return the values of a metric before training by variant, subject and seed, newer ones last."""
+    values: dict[str, dict[str, dict[int, float]]] = {}
     for each in before:
-        value = number_of(each.metrics, metric)
-        if value is not None and math.isfinite(value):
-            last[each.job_id, each.subject] = value
-    values: dict[str, dict[str, list[float]]] = {}
-    for (job_id, subject), value in last.items():
-        if (variant := variants_by_job.get(job_id)) is not None:
-            values.setdefault(variant, {}).setdefault(subject, []).append(value)
-    return {
-        variant: {subject: fmean(each) for subject, each in of_variant.items()}
-        for variant, of_variant in values.items()
-    }
+        value, job = number_of(each.metrics, metric), jobs.get(each.job_id)
+        if value is not None and math.isfinite(value) and job is not None and job.seed is not None:
+            of_subject = values.setdefault(str(job.variant), {}).setdefault(each.subject, {})
+            of_subject[job.seed] = value
+    return values
 
 
 def _span(values: Sequence[float], metric: str) -> str:
@@ -132,35 +162,68 @@ def _span(values: Sequence[float], metric: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _setting_notes(experiment: Experiment, jobs: Sequence[Job]) -> Iterator[str]:
-    """Yield which settings differ from the baseline's although no variant sets them: they depend on the changes."""
-    changes = {variant["name"]: _paths(variant["changes"]) for variant in experiment.variants}
+def setting_notes(
+    changes: Mapping[str, Mapping[str, Any]],
+    baseline: str,
+    resolved: Mapping[str, Mapping[str, Any]],
+) -> Iterator[str]:
+    """Yield which settings differ from the baseline's although no variant sets them: they depend on the changes.
+
+    Args:
+        changes: of each variant.
+        resolved: the resolved spec of each variant that has one.
+    """
+    paths = {name: _paths(change) for name, change in changes.items()}
     variants_by_names: dict[tuple[str, ...], list[str]] = {}
-    for variant, settings in _differing(experiment, jobs).items():
-        changed = changes[variant] + changes[experiment.baseline]
+    for variant, settings in _differing(baseline, resolved).items():
+        changed = paths[variant] + paths[baseline]
         names = tuple(name for name, values in settings.items() if _follows(name, values, changed))
         if names:
             variants_by_names.setdefault(names, []).append(variant)
     for names, variants in variants_by_names.items():
         yield (
-            f"{_listed(variants)}: settings that are not among the changes differ from {experiment.baseline}, too: "
+            f"{_listed(variants)}: settings that are not among the changes differ from {baseline}, too: "
             f"{_listed(names)}. To compare the changes alone, set them in `spec`."
         )
 
 
-def _differing(experiment: Experiment, jobs: Sequence[Job]) -> dict[str, dict[str, list[object]]]:
-    """Return the resolved settings, except the seed, in which each variant differs from the baseline."""
+def design_notes(seeds: int, held_out: Collection[int | None]) -> Iterator[str]:
+    """Yield what the number of seeds and of held-out images can show, before anything is trained."""
+    if seeds < FEWEST_PAIRS:
+        yield f"seeds: {seeds} is too few for a verdict. Use at least {FEWEST_PAIRS}, such as 5."
+    else:
+        found = detectable_difference(seeds)
+        yield (
+            f"With {seeds} seeds, {POWER:.0%} of experiments find a true difference of {found:.1f} times the standard "
+            "deviation of the paired differences between seeds."
+        )
+    images = held_out and min(number or 0 for number in held_out)
+    if images and images < MANY_IMAGES:
+        yield (
+            f"{images} held-out images: one of them is {100 / images:.2g} points of an accuracy, and smaller differences "
+            "are not seen. Hold out more (evaluate.holdout.fraction)."
+        )
+
+
+def _resolved(jobs: Sequence[Job]) -> dict[str, Mapping[str, Any]]:
+    """Return the resolved spec of the first job of each variant."""
     resolved: dict[str, Mapping[str, Any]] = {}
     for job in jobs:
         resolved.setdefault(str(job.variant), job.resolved)
-    baseline = resolved.get(experiment.baseline)
-    if baseline is None:
+    return resolved
+
+
+def _differing(
+    baseline: str, resolved: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, list[object]]]:
+    """Return the resolved settings, except the seed, in which each variant differs from the baseline."""
+    if baseline not in resolved:
         return {}
     differences = {}
-    for variant in experiment.variants:
-        if (settings := resolved.get(variant["name"])) is not None:
-            differences[variant["name"]] = differing([settings, baseline])
-            differences[variant["name"]].pop("train.seed", None)
+    for variant, settings in resolved.items():
+        differences[variant] = differing([settings, resolved[baseline]])
+        differences[variant].pop("train.seed", None)
+        differences[variant].pop("name", None)
     return differences
 
 

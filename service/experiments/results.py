@@ -14,11 +14,17 @@ from dasl_core.headlines import (
 )
 from service.db.models import Experiment, Job
 from service.experiments import repository
-from service.experiments.notes import OF_VIEWS, build_notes, with_other_augmentations
+from service.experiments.notes import (
+    OF_VIEWS,
+    build_notes,
+    has_collapsed,
+    with_other_augmentations,
+)
 from service.experiments.repository import Measured
 from service.experiments.statistics import (
     FEWEST_PAIRS,
     LEVEL,
+    POWER,
     is_within,
     judge,
     paired_difference,
@@ -95,9 +101,16 @@ def _table(
     resolution = _resolution(experiment, metric)
     # With other augmentations, views are harder or easier to retrieve, independent of the network.
     unlike = with_other_augmentations(experiment, jobs) if metric.startswith(OF_VIEWS) else []
+    collapsed = {str(job.variant) for job in jobs if has_collapsed(job)}
     variants = [
         _variant_result(
-            name, values, experiment.baseline, metric, resolution, judged=name not in unlike
+            name,
+            values,
+            experiment.baseline,
+            metric,
+            resolution,
+            judged=name not in unlike,
+            has_collapsed=name in collapsed,
         )
         for name in values
     ]
@@ -117,13 +130,19 @@ def _variant_result(
     resolution: float | None,
     *,
     judged: bool,
+    has_collapsed: bool,
 ) -> VariantResult:
     summary, difference, verdict = summarize([*values[name].values()]), None, None
     if name != baseline:
         difference = paired_difference(values[name], values[baseline], resolution)
         larger = better_direction(metric)
         if larger is not None and judged:
-            verdict = judge(difference, larger_is_better=larger, resolution=resolution)
+            verdict = judge(
+                difference,
+                larger_is_better=larger,
+                resolution=resolution,
+                has_collapsed=has_collapsed,
+            )
     return VariantResult(
         variant=name,
         values=dict(sorted(values[name].items())),
@@ -159,7 +178,17 @@ def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult
         sentence = f"{variant}: no difference from {baseline} in {metric} beyond the spread of {pairs} seeds ({evidence})."
         if is_within(difference.mean, table.resolution):
             sentence += " The difference is at most one of the held-out images."
+        elif difference.detectable is not None:
+            found = _signed(difference.detectable, metric).lstrip("+")
+            sentence += (
+                f" A true difference of {found}{unit} is found by {POWER:.0%} of such experiments."
+            )
         return sentence
+    if verdict == "unstable":
+        return (
+            f"{variant}: unstable, since a seed collapsed; those that did not are better than {baseline} in {metric} "
+            f"({evidence}, {pairs} seeds)."
+        )
     return f"{variant}: {verdict} than {baseline} in {metric} ({evidence}, {pairs} seeds)."
 
 

@@ -70,7 +70,7 @@ class ExperimentRequest(StrictModel):
             max_length=MOST_JOBS,
             description="`train.seed` of the jobs of each variant.",
         ),
-    ] = [0, 1, 2]
+    ] = [0, 1, 2, 3, 4]
     baseline: Annotated[
         Text | None,
         Field(description="The variant with which the others are compared; null: the first one."),
@@ -138,3 +138,5 @@ class ValidatedExperiment(Answer):
     estimate: ExperimentEstimate
     warnings: list[str]
     """As in the answer to the submission of a job."""
+    notes: list[str]
+    """Limits of the results to expect: settings that differ beside the changes, held-out images, number of seeds."""

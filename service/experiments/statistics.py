@@ -15,6 +15,8 @@ from statistics import fmean, stdev
 from service.wire.experiments import DifferenceView, SummaryView, Verdict
 
 LEVEL = 0.95
+POWER = 0.8
+"""Share of experiments in which a difference of the size `detectable_difference` is found."""
 FEWEST_PAIRS = 3
 """Fewest pairs for a verdict. Two pairs also have an interval, but it is 18 times as wide as their standard deviation."""
 RESAMPLES = 2000
@@ -51,27 +53,46 @@ def paired_difference(
     summary = summarize(differences)
     if summary is None:
         return None
+    std = _std(summary, resolution)
     return DifferenceView(
         **dict(summary),
-        t_interval=_t_interval(summary, resolution),
+        t_interval=_t_interval(summary, std),
         bootstrap_interval=bootstrap_interval(differences),
+        detectable=None if std is None else std * detectable_difference(summary.n),
     )
 
 
+def detectable_difference(pairs: int) -> float:
+    """Return the smallest true difference that is found with a probability of `POWER`, in standard deviations.
+
+    Of the paired difference, at least two pairs. Approximates the noncentral t distribution (Julious, "Sample sizes for clinical
+    trials", 2009, eq. 3.8): exact to a few percent.
+    """
+    df = pairs - 1
+    return (t_quantile(df) + t_quantile(df, 2 * POWER - 1)) / math.sqrt(pairs)
+
+
 def judge(
-    difference: DifferenceView | None, *, larger_is_better: bool, resolution: float | None
+    difference: DifferenceView | None,
+    *,
+    larger_is_better: bool,
+    resolution: float | None,
+    has_collapsed: bool = False,
 ) -> Verdict:
     """Judge a difference by its t interval.
 
     Args:
         resolution: the smallest step of the metric, if known. A difference of at most one step does not count.
+        has_collapsed: whether a seed of the variant has collapsed or diverged: it is then never better.
     """
     if difference is None or difference.n < FEWEST_PAIRS or difference.t_interval is None:
         return "too_few_seeds"
     low, high = difference.t_interval
     if low <= 0 <= high or is_within(difference.mean, resolution):
         return "no_difference"
-    return "better" if (difference.mean > 0) == larger_is_better else "worse"
+    if (difference.mean > 0) != larger_is_better:
+        return "worse"
+    return "unstable" if has_collapsed else "better"
 
 
 def is_within(difference: float, resolution: float | None) -> bool:
@@ -79,15 +100,19 @@ def is_within(difference: float, resolution: float | None) -> bool:
     return resolution is not None and abs(difference) <= resolution * (1 + 1e-9)
 
 
-def _t_interval(summary: SummaryView, resolution: float | None) -> Interval | None:
-    """Return Student's interval of the mean, which is exact for normally distributed differences.
+def _std(summary: SummaryView, resolution: float | None) -> float | None:
+    """Return the standard deviation of paired differences; None for one pair.
 
     Rounding to steps alone gives the difference of two values a variance of step² / 6. The variance is at least that,
     as equal differences on few images do not show a smaller one.
     """
-    if summary.std is None:
+    return None if summary.std is None else max(summary.std, (resolution or 0.0) / math.sqrt(6))
+
+
+def _t_interval(summary: SummaryView, std: float | None) -> Interval | None:
+    """Return Student's interval of the mean, which is exact for normally distributed differences."""
+    if std is None:
         return None
-    std = max(summary.std, (resolution or 0.0) / math.sqrt(6))
     margin = t_quantile(summary.n - 1) * std / math.sqrt(summary.n)
     return summary.mean - margin, summary.mean + margin
 
@@ -129,12 +154,12 @@ def _resamples(n: int) -> Sequence[tuple[Sequence[int], float]]:
 
 
 @cache
-def t_quantile(df: int) -> float:
-    """Return the two-sided quantile of Student's t with `df` degrees of freedom for the probability `LEVEL`."""
+def t_quantile(df: int, level: float = LEVEL) -> float:
+    """Return the two-sided quantile of Student's t with `df` degrees of freedom for a probability up to `LEVEL`."""
     low, high = 0.0, 13.0  # 12.7 for one degree of freedom
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _probability_within(middle, df) < LEVEL else (low, middle)
+        low, high = (middle, high) if _probability_within(middle, df) < level else (low, middle)
     return high
 
 

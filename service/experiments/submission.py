@@ -13,6 +13,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem, spec_problem
 from service.db.models import Experiment
 from service.db.rows import add, one, owned
+from service.experiments.notes import design_notes, setting_notes
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment, VariantPlan
 from service.experiments.service import experiment_view
 from service.experiments.variants import job_name, located, variant_specs
@@ -67,6 +68,7 @@ def validate(
         variants=variants,
         estimate=_estimate(list(plans.values()), len(checked.request.seeds)),
         warnings=_warnings(plans),
+        notes=_notes(checked.request, plans),
     )
 
 
@@ -138,6 +140,7 @@ def submit(
     shown = SubmittedExperiment(**dict(experiment_view(session, experiment)))
     shown.estimate = _estimate(list(plans.values()), len(seeds))
     shown.warnings = _warnings(plans)
+    shown.notes = _notes(request, plans)
     return keyed.store(session, shown.model_dump(mode="json"), experiment.created_at)
 
 
@@ -159,6 +162,18 @@ def _estimate(plans: Sequence[submission.Plan], seeds: int) -> ExperimentEstimat
 def _warnings(plans: Mapping[str, submission.Plan]) -> list[str]:
     warnings = [warning for planned in plans.values() for warning in planned.warnings]
     return list(dict.fromkeys(warnings + list(_equal_variants(plans))))
+
+
+def _notes(request: ExperimentRequest, plans: Mapping[str, submission.Plan]) -> list[str]:
+    """Return the limits of the results that are known before anything is trained."""
+    changes = {variant.name: variant.changes for variant in request.all_variants()}
+    resolved = {name: planned.resolved.model_dump(mode="json") for name, planned in plans.items()}
+    baseline = request.baseline or next(iter(changes))
+    held_out = {planned.held_out_images for planned in plans.values()}
+    return [
+        *setting_notes(changes, baseline, resolved),
+        *design_notes(len(request.seeds), held_out),
+    ]
 
 
 def _equal_variants(plans: Mapping[str, submission.Plan]) -> Iterator[str]:

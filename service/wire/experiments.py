@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from service.wire.base import Answer
 
-Verdict = Literal["better", "worse", "no_difference", "too_few_seeds"]
+Verdict = Literal["better", "worse", "no_difference", "unstable", "too_few_seeds"]
 
 
 class VariantView(Answer):
@@ -43,6 +43,8 @@ class DifferenceView(SummaryView):
 
     t_interval: tuple[float, float] | None
     bootstrap_interval: tuple[float, float] | None
+    detectable: float | None
+    """Smallest true difference that is found in 80 % of experiments with this number of pairs and this spread."""
 
 
 class VariantResult(Answer):
@@ -128,6 +130,8 @@ class SubmittedExperiment(ExperimentView):
     estimate: ExperimentEstimate | None = None
     warnings: list[str] = []
     """As in the answer to the submission of a job."""
+    notes: list[str] = []
+    """As in the answer to a validation."""
 
 
 class VariantCurve(Answer):

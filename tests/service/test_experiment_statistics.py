@@ -14,7 +14,9 @@ from service.experiments.statistics import (
     FEWEST_PAIRS,
     LEVEL,
     MOST_ENUMERATED,
+    POWER,
     bootstrap_interval,
+    detectable_difference,
     judge,
     paired_difference,
     summarize,
@@ -43,6 +45,13 @@ def difference_of(pairs: list[tuple[float, float]]) -> list[float]:
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 10, 29, 30, 199])
 def test_t_quantile_equals_scipys(df: int) -> None:
     assert t_quantile(df) == pytest.approx(stats.t.ppf(0.5 + LEVEL / 2, df), rel=1e-9)
+
+
+@pytest.mark.parametrize("pairs", [3, 4, 5, 8, 20])
+def test_detectable_difference_is_found_in_four_of_five_experiments(pairs: int) -> None:
+    distribution = stats.nct(pairs - 1, detectable_difference(pairs) * math.sqrt(pairs))
+    power = distribution.sf(stats.t.ppf(0.5 + LEVEL / 2, pairs - 1))
+    assert power == pytest.approx(POWER, abs=0.04)
 
 
 def test_t_interval_equals_scipys() -> None:

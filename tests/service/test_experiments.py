@@ -51,6 +51,7 @@ def finish(
     job: str,
     outcome: str = "succeeded",
     raw: Mapping[str, float] | None = None,
+    error_type: str = "ValueError",
     **metrics: float,
 ) -> None:
     """Run a job, with the metrics of an early and of the last evaluation, and those of raw pixels, if there are any."""
@@ -62,7 +63,7 @@ def finish(
         measured = {name: value * part for name, value in metrics.items()}
         report = {"step": step, "epoch": step, "subject": subject, "metrics": measured}
         assert worker.post("evaluations", **report).is_success
-    error = {"type": "ValueError", "message": "x"} if outcome == "failed" else None
+    error = {"type": error_type, "message": "x"} if outcome == "failed" else None
     body = (
         {"outcome": outcome, "retryable": False, "error": error} if error else {"outcome": outcome}
     )
@@ -322,15 +323,16 @@ def test_results_pair_jobs_by_seed(api: Api) -> None:
     ("raw", "finding"),
     [
         (0.438, "all variants are better than both"),
-        (0.65, "not better than both: baseline"),
-        (0.9, "no variant is better than both"),
+        (0.65, "not clearly better than both: baseline"),
+        (0.55, "not clearly better than both: baseline"),  # by less than one of 10 images
+        (0.9, "no variant is clearly better than both"),
     ],
 )
 def test_variants_are_compared_with_raw_pixels_and_the_untrained_network(
     api: Api, raw: float, finding: str
 ) -> None:
     api.dataset()
-    experiment = submitted(api, seeds=[0, 1], variants={"baseline": {}, "tuned": {"dar": {}}})
+    experiment = submitted(api, variants={"baseline": {}, "tuned": {"dar": {}}})
     for member in experiment["jobs"]:
         value = 0.6 if member["variant"] == "baseline" else 0.8
         finish(api, member["id"], raw={"knn_top1": raw, "uniformity": 1}, knn_top1=value)
@@ -490,6 +492,38 @@ def test_failed_and_deleted_jobs_leave_pairs_out(api: Api) -> None:
         "dar: too few seeds to say whether it differs from baseline in recall_at_1: 1 seed has ended in both, and 3 are "
         "needed."
     ]
+
+
+def test_variant_with_a_collapsed_seed_is_not_called_better(api: Api) -> None:
+    api.dataset()
+    experiment = submitted(api, seeds=[0, 1, 2, 3])
+    for member in experiment["jobs"]:
+        place = (member["variant"], member["seed"])
+        broke = place == ("dar", 3)
+        outcome = "failed" if broke else "succeeded"
+        value = VALUES.get(place, 0.5)
+        finish(api, member["id"], outcome, error_type="CollapsedError", recall_at_1=value)
+    results = shown(api, experiment)["results"]
+    assert results["metrics"][0]["variants"][1]["verdict"] == "unstable"
+    assert results["sentences"] == [
+        "dar: unstable, since a seed collapsed; those that did not are better than baseline in recall_at_1 (+20.00 points, "
+        "95% interval +9.86 to +30.14, 3 seeds)."
+    ]
+    assert any("without a result: dar with seed 3" in note for note in results["notes"])
+
+
+def test_limits_of_the_results_are_told_before_the_training(api: Api) -> None:
+    api.dataset()
+    variants = {"simclr": {}, "byol": {"method": {"name": "byol"}}}
+    body = REQUEST | {"variants": variants, "seeds": [0, 1, 2, 3, 4]}
+    notes = api.client.post("/v1/experiments/validate", json=body).json()["notes"]
+    settings, power, images = notes
+    assert settings.startswith("byol: settings that are not among the changes differ from simclr")
+    assert power.startswith("With 5 seeds, 80% of experiments find a true difference of 1.7 times")
+    assert images.startswith("10 held-out images: one of them is 10 points of an accuracy")
+    assert submitted(api, **body)["notes"] == notes
+    few = api.client.post("/v1/experiments/validate", json=body | {"seeds": [0]}).json()["notes"]
+    assert few[1] == "seeds: 1 is too few for a verdict. Use at least 3, such as 5."
 
 
 def test_embedding_counts_before_the_backbone(api: Api) -> None:

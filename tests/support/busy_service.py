@@ -55,6 +55,7 @@ class BusyService:
             "name": "regularizers",
             "spec": {"dataset": "birds", "train": {"epochs": EPOCHS, "batch_size": 32}},
             "variants": variants,
+            "seeds": [0, 1, 2],
             "metric": "knn_top1",
         }
         experiment = self.client.experiments.submit(request)

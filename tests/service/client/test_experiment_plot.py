@@ -45,6 +45,7 @@ def table(*differences: float) -> MetricResult:
         mean=mean,
         std=None,
         bootstrap_interval=None,
+        detectable=None,
         min=min(differences),
         max=max(differences),
         t_interval=(mean - 0.05, mean + 0.05),

@@ -4,7 +4,7 @@ import { useKeys } from "../core/keys.js";
 import { chooseRange, CurveToolbar, Panel, viewOf } from "../charts/panel.js";
 import { html, useMemo } from "../vendor.js";
 
-const METRICS = ["knn_top1", "recall_at_1", "loss", "effective_rank", "embedding_rank"];
+const METRICS = ["knn_top1", "recall_at_1", "effective_rank", "embedding_rank"];
 const POINTS = 400;
 
 /** @typedef {Api.VariantView & {color: string}} Variant */
@@ -14,7 +14,12 @@ const POINTS = 400;
  */
 export function Curves({ experiment, variants, query }) {
   const view = { ...viewOf(query), time: false };
-  const metrics = [...new Set([...(experiment.metric ? [experiment.metric] : []), ...METRICS])];
+  // Losses of different methods cannot be compared, nor sums with different regularizers.
+  const method = experiment.spec.method?.name ?? "simclr";
+  const methods = new Set(variants.map(({ changes }) => changes.method?.name ?? method));
+  const losses = methods.size === 1 ? [`loss_${[...methods][0]}`] : [];
+  const first = experiment.metric ? [experiment.metric] : [];
+  const metrics = [...new Set([...first, ...METRICS, ...losses])];
   const { data } = useResource(
     (signal) =>
       Promise.all(

@@ -43,7 +43,7 @@ function proposed(spec) {
     if (spec[name]) variants[`without-${name}`] = { [name]: null };
     else variants[name] = { [name]: {} };
   }
-  return { name: "regularizers", seeds: [0, 1, 2], variants, spec };
+  return { name: "regularizers", seeds: [0, 1, 2, 3, 4], variants, spec };
 }
 
 /** @param {{spec: Record<string, any>}} props */

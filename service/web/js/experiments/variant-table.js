@@ -6,7 +6,7 @@ import { Table } from "../ui/values.js";
 import { html } from "../vendor.js";
 
 /** @type {Record<string, string>} */
-const TONES = { better: "green", worse: "red" };
+const TONES = { better: "green", worse: "red", unstable: "amber" };
 
 /** A value of a metric. @param {string} metric @param {number | null | undefined} value */
 export const valueText = (metric, value) => figure(metric, value, 2);

@@ -30,7 +30,7 @@ export function Estimate({ answer, isValid }) {
  */
 export function ExperimentEstimate({ answer, isValid }) {
   if (!answer) return null;
-  const { estimate, variants, warnings } = answer;
+  const { estimate, variants, warnings, notes } = answer;
   const [first] = variants;
   /** @type {[string, Content][]} */
   const items = [
@@ -53,6 +53,7 @@ export function ExperimentEstimate({ answer, isValid }) {
         )}
       </tbody>
     </table>
+    ${notes.map((note) => html`<p class="muted small">${note}</p>`)}
   <//>`;
 }
 
