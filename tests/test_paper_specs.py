@@ -1,5 +1,6 @@
 """The specs of the papers' tables: generated from these tables, and valid for their data sets."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,8 +8,11 @@ from torch import Tensor
 from dasl_core.data.published import PUBLISHED
 from dasl_core.methods.simclr import nt_xent
 from dasl_core.spec import DatasetFacts, JobSpec, load_spec, resolve
+from examples.papers import dar
 from examples.papers.__main__ import files, rows
+from examples.papers.compare import compare
 from examples.papers.row import SPECS
+from tools.authors_settings import DATASETS
 
 
 def test_specs_and_tables_are_those_that_the_rows_give() -> None:
@@ -18,15 +22,49 @@ def test_specs_and_tables_are_those_that_the_rows_give() -> None:
         assert path.read_text() == text, f"{path.name}: run `python -m examples.papers`"
 
 
+def test_every_published_figure_of_dar_stands_beside_a_spec_or_has_a_reason() -> None:
+    beside = dict.fromkeys(dar.figures(), 0)
+    for row, lines in dar.rows_with_lines():
+        for line, suffix in zip(lines, ("", " (longer)"), strict=False):
+            figures = {f"{name}{suffix}": value for name, value in dar.figures()[line].items()}
+            assert figures.items() <= row.published.items(), (row.name, line)
+            beside[line] += 1
+    covered = {line for line, count in beside.items() if count}
+    assert not {line for line in covered if line.method in dar.NOT_BUILT}
+    assert {line.method for line in beside.keys() - covered} == dar.NOT_BUILT.keys()
+    # 27 supervised lines of four figures, and 64 self-supervised ones of three.
+    assert sum(map(len, dar.figures().values())) == 300
+    assert sum(len(dar.figures()[line]) for line in covered) == 204
+
+
+def test_compare_shows_the_best_epoch_beside_the_last() -> None:
+    rows_of = {row.name: row for row in rows()}
+    evaluations = [
+        {"epoch": epoch, "subject": subject, "metrics": {"recall_at_1": recall, "nmi": 0.5}}
+        for epoch, recall in enumerate((0.1, 0.72, 0.7), start=1)
+        for subject in ("backbone", "embedding")
+    ]
+    lines = compare(rows_of["dar-cub200-proxy-anchor-none"], evaluations).splitlines()
+    assert lines[0] == "| | Published | Last epoch (3) | Best epoch (2) |"
+    assert "| NMI | 72.31 | 50.00 | 50.00 |" in lines
+    assert "| R@1 | 69.72 | 70.00 | 72.00 |" in lines
+    assert "| R@8 | 92.41 |  |  |" in lines
+    with pytest.raises(ValueError, match="no evaluation of the backbone"):
+        compare(rows_of["dar-imagenet-vit-dino-300-free"], evaluations[:0])
+
+
 def test_every_spec_resolves_for_the_size_of_its_data_set() -> None:
     for row in rows():
-        images, classes = PUBLISHED[row.dataset].sizes["train"]
         side = 32 if row.dataset.startswith("cifar") else 256
-        facts = DatasetFacts(num_images=images, num_classes=classes, median_size=side)
+        if row.dataset == "imagenet":
+            facts = DATASETS["imagenet"]
+        else:
+            assert row.test_part in PUBLISHED[row.dataset].sizes
+            images, classes = PUBLISHED[row.dataset].sizes["train"]
+            facts = DatasetFacts(num_images=images, num_classes=classes, median_size=side)
         spec = load_spec(row.file)
         resolved = resolve(JobSpec.model_validate(spec), facts)
         assert resolved.evaluate.dataset == f"{row.dataset}-{row.test_part}"
-        assert row.test_part in PUBLISHED[row.dataset].sizes
         assert resolved.evaluate.crop_pct == (1 if side == 32 else 0.875)
         if resolved.method.supervised:
             assert resolved.evaluate.on == "embedding"

@@ -19,7 +19,7 @@ def rows() -> list[Row]:
 def files() -> dict[Path, str]:
     """Return the content of every generated file, by its path."""
     content = {row.file: row.text() for row in rows()}
-    tables = {"dar": table(dar.rows()), "sec": table(sec.rows())}
+    tables = {"dar": table(dar.rows()), "not_built": not_built(), "sec": table(sec.rows())}
     page = PAGE.read_text(encoding="utf-8")
     content[PAGE] = GENERATED.sub(lambda block: block[1] + tables[block[2]] + block[3], page)
     return content
@@ -41,6 +41,15 @@ def table(of_paper: Iterable[Row]) -> str:
             cells = ["" if value is None else f"{value:.2f}" for value in values]
             lines.append(f"| {' | '.join([f'[{title}](specs/{row.file.name})', *cells])} |")
     return "\n".join([*lines[1:], ""])
+
+
+def not_built() -> str:
+    """Write why methods of DAR's poster have no spec, and how many of its figures those are."""
+    lines = ["| Method | Figures | Why |", "|---|---|---|"]
+    for method, reason in dar.NOT_BUILT.items():
+        number = sum(len(of) for line, of in dar.figures().items() if line.method == method)
+        lines.append(f"| {method} | {number} | {reason} |")
+    return "\n".join([*lines, ""])
 
 
 def main() -> None:

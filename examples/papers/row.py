@@ -15,10 +15,11 @@ TITLES = {
     "sop": "SOP",
     "inshop": "In-shop",
     "imagenet100": "ImageNet-100",
+    "imagenet": "ImageNet-1K",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
 }
-"""Titles of data sets, by their names in `dasl prepare`."""
+"""Titles of data sets, by their names in `dasl prepare`, which ImageNet-1K does not need."""
 
 WEIGHTS = "weights/resnet50.tv_in1k.safetensors"
 RESNET50 = {
@@ -56,7 +57,7 @@ class Row:
     @property
     def test_part(self) -> str:
         """The part of the data set to evaluate on."""
-        return "val" if self.dataset == "imagenet100" else "test"
+        return "val" if self.dataset.startswith("imagenet") else "test"
 
     @property
     def file(self) -> Path:
