@@ -129,6 +129,7 @@ SMALL: Settings = {
     "backbone.freeze_batch_norm": "none",
     "method.local_scale": (0.05, 0.4),
     "method.separate_views": False,
+    "train.optimizer.lr_scaling": "linear",
     "train.optimizer.lr_end": 0.0,
     "train.optimizer.layer_decay": 1.0,
     "train.optimizer.head_lr": 1.0,

@@ -102,6 +102,7 @@ class ResolvedOptimizer(Optimizer):
     name: Literal["adamw", "adam", "sgd", "lars"]
     lr: Rate
     base_lr: Rate
+    lr_scaling: Literal["linear", "sqrt"]
     lr_end: RateShare
     step_decay: StepDecay | None
     head_lr: RateFactor

@@ -47,8 +47,8 @@ class Optimizer(SpecModel):
     base_lr: Rate | Auto = "auto"
     """Peak learning rate at a global batch of 256; used if `lr` is "auto". "auto": 0.12 (sgd), 0.3 (lars),
     0.0005 (adamw and adam), or the method's."""
-    lr_scaling: Literal["linear", "sqrt"] = "linear"
-    """How `base_lr` grows with `batch_size` / 256."""
+    lr_scaling: Literal["linear", "sqrt"] | Auto = "auto"
+    """How `base_lr` grows with `batch_size` / 256. "auto": "linear", or the recipe's."""
     lr_end: RateShare | Auto = "auto"
     """Final learning rate of the cosine schedule, as a fraction of the peak; 1 keeps the rate. "auto": 0."""
     step_decay: StepDecay | Auto | None = "auto"

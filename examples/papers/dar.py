@@ -111,6 +111,8 @@ VARIANTS = {"none": None, "free": "instance", "used": "cluster"}
 """`dar.labels` of each variant: without DAR, cluster-free and cluster-used."""
 RUNS = (("imagenet100", 100), ("imagenet100", 400), ("imagenet", 300))
 
+DINO_VIT_B = {"local_crops": 10, "freeze_last_layer_epochs": 3}
+
 CLUSTERING_LOSS = (
     'The other reading of the poster\'s "cluster-used": DAR is added to a loss that itself uses clusters. Its one row '
     "stands beside both."
@@ -224,6 +226,8 @@ def _self_supervised_row(
     if labels is not None and group.note:
         notes.append(group.note)
     dar = f" + DAR, cluster-{variant}" if labels else ""
+    # Of the arguments of DINO's published ViT-B, what no recipe sets.
+    views = DINO_VIT_B if group.method == "dino" and epochs >= 300 else {}
     return Row(
         name=f"dar-{dataset}-{short}-{group.method}-{epochs}-{variant}",
         title=f"DAR (ICLR 2024): {METHODS[group.method]}{dar}, {backbone}, {epochs} epochs",
@@ -232,7 +236,7 @@ def _self_supervised_row(
         source=SOURCE,
         spec={
             "recipe": group.recipe,
-            "method": {"name": group.method},
+            "method": {"name": group.method} | views,
             "backbone": {"name": timm, "image_size": 224},
             "dar": None if labels is None else {"labels": labels},
             "train": {"epochs": epochs, "batch_size": 256},

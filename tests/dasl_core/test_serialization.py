@@ -66,6 +66,7 @@ def test_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
                 "name": name,
                 "lr": 0.1,
                 "base_lr": 0.1,
+                "lr_scaling": "linear",
                 "lr_end": 0.0,
                 "step_decay": None,
                 "head_lr": 1.0,

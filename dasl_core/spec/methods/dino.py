@@ -21,6 +21,13 @@ from dasl_core.spec.methods.config import (
 )
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors, ByEpochs, ByFamily, ByFeatures
 
+CLIP = {"norm": 3.0, "each": True}
+
+
+def _vit(vanilla: Any, small: Any, base: Any) -> ByEpochs:
+    """Values of a ViT: of any in 100 epochs, of a ViT-S in 300, and of a ViT-B in 400."""
+    return ByEpochs({100: vanilla, 300: ByFeatures({384: small, 768: base})})
+
 
 class SelfDistillationConfig(MultiCropConfig, EMATeacherConfig):
     """Settings of DINO, and of methods that add to its loss."""
@@ -88,28 +95,32 @@ class DINO(SelfDistillationConfig):
         solarize=(0.0, 0.2, 0.0),
         settings={"method.norm_last_layer": True},
     )
-    # facebookresearch/dino, README.md and main_dino.py.
+    # facebookresearch/dino, README.md and main_dino.py; for a ViT-B the arguments of its published weights.
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet", "vit"),
         settings={
             "method.hidden_dim": 2048,
             "method.out_dim": 65_536,
-            "method.norm_last_layer": ByFamily(
-                vit=ByEpochs({100: True, 300: ByFeatures({384: False, 768: True})}), other=True
+            "method.norm_last_layer": ByFamily(vit=_vit(True, False, True), other=True),
+            "method.local_scale": ByFamily(
+                vit=_vit((0.05, 0.4), (0.05, 0.4), (0.05, 0.25)), other=(0.05, 0.14)
             ),
-            "method.local_scale": ByFamily(vit=(0.05, 0.4), other=(0.05, 0.14)),
-            "method.teacher_temperature": ByFamily(
-                vit=ByEpochs({100: 0.04, 300: 0.07}), other=0.04
-            ),
-            "method.teacher_temperature_epochs": ByFamily(vit=ByEpochs({100: 0, 300: 30}), other=0),
+            "method.teacher_temperature": ByFamily(vit=_vit(0.04, 0.07, 0.07), other=0.04),
+            "method.teacher_temperature_epochs": ByFamily(vit=_vit(0, 30, 50), other=0),
             "method.teacher_momentum": 0.996,
-            "augment.crop_scale": ByFamily(vit=(0.4, 1.0), other=(0.14, 1.0)),
+            "augment.crop_scale": ByFamily(
+                vit=_vit((0.4, 1.0), (0.4, 1.0), (0.25, 1.0)), other=(0.14, 1.0)
+            ),
             "augment.interpolation": "bicubic",
             "augment.saturation": 0.5,
             "backbone.drop_path": ByFamily(vit=0.1, other=0.0),
             "train.optimizer.name": ByFamily(vit="adamw", other="sgd"),
-            # 1e-6 at their batch of 512.
-            "train.optimizer.lr_end": ByFamily(vit=1e-6 / 0.001, other=1e-6 / 0.06),
+            "train.optimizer.base_lr": ByFamily(vit=_vit(5e-4, 5e-4, 7.5e-4), other=0.03),
+            # 1e-6 at their batch of 512; of a ViT-B 2e-6 at 1024.
+            "train.optimizer.lr_end": ByFamily(
+                vit=_vit(1e-6 / 0.001, 1e-6 / 0.001, 2e-6 / 0.003), other=1e-6 / 0.06
+            ),
+            "train.clip": ByFamily(vit=_vit(CLIP, CLIP, {"norm": 0.3, "each": True}), other=CLIP),
             "train.warmup_epochs": AtMostAllEpochs(10),
         },
     )

@@ -36,7 +36,7 @@ class IBOT(SelfDistillationConfig):
     `train.compile` only affects evaluations.
     """
 
-    # The authors' code for ViT-S and ViT-B (bytedance/ibot, README).
+    # The authors' command for a ViT-S (bytedance/ibot, README).
     recipe: ClassVar[Recipe] = Recipe(
         lr={"adamw": 5e-4},
         weight_decay={"adamw": (0.04, 0.4)},
@@ -47,7 +47,7 @@ class IBOT(SelfDistillationConfig):
         solarize=(0.0, 0.2, 0.0),
         settings={"method.local_scale": (0.05, 0.25)},
     )
-    # bytedance/ibot, README.md and main_ibot.py.
+    # bytedance/ibot, README.md and main_ibot.py: a ViT-S. The arguments of larger ViTs were not at hand.
     authors: ClassVar[Authors | None] = Authors(
         families=("vit",),
         settings={

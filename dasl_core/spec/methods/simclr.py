@@ -24,7 +24,7 @@ class SimCLR(TwoViewConfig, ProjectionHeadConfig):
     recipe: ClassVar[Recipe] = Recipe(
         settings={"method.temperature": 0.2, "method.last_batch_norm": False}
     )
-    # The paper, for ImageNet; google-research/simclr, README.md, for CIFAR-10.
+    # google-research/simclr, README.md, and for ImageNet the decay of the paper.
     authors: ClassVar[Authors | None] = Authors(
         families=("resnet",),
         settings={
@@ -34,7 +34,9 @@ class SimCLR(TwoViewConfig, ProjectionHeadConfig):
             "augment.interpolation": "bicubic",
             "augment.jitter": ByImageSize(small=0.5, large=1.0),
             "train.optimizer.name": "lars",
-            "train.optimizer.base_lr": ByImageSize(small=1.0, large=0.3),
+            # ImageNet: 0.075 x the root of the batch, which is the paper's 4.8 at 4096.
+            "train.optimizer.base_lr": ByImageSize(small=1.0, large=0.075 * 256**0.5),
+            "train.optimizer.lr_scaling": ByImageSize(small="linear", large="sqrt"),
             "train.optimizer.weight_decay": ByImageSize(small=1e-4, large=1e-6),
             "train.warmup_epochs": AtMostAllEpochs(10),
         },
