@@ -52,7 +52,9 @@ def test_experiment_is_written_estimated_and_submitted(opened: Watched, busy: Bu
     planned = page.locator("section").filter(has_text="What will run")
     expect(planned.get_by_role("row")).to_contain_text(["Variant", "baseline", "dar", "sec"])
     expect(planned).to_contain_text("Jobs15")
-    expect(planned).to_contain_text("With 5 seeds, 80% of experiments find a true difference of 1.7")
+    expect(planned).to_contain_text(
+        "With 5 seeds, 80% of experiments find a true difference of 1.7"
+    )
 
     opened.provoked = {422}
     submit = page.get_by_role("button", name="Submit")
