@@ -1,7 +1,7 @@
 """Steps whose outcome the device decides, and views that are made ahead: both on the CPU."""
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from dasl_core.data.views import rendering
 from dasl_core.models.ema import Teacher
 from dasl_core.spec import METHODS, REGULARIZERS, Clip
 from dasl_core.tensors import to_device
+from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
+from dasl_core.train.reporter import NullReporter
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.update import Updater, restore_unless
 from tests.support.device_waits import DeviceWaits
-from tests.support.training_world import open_trainer, resolved
+from tests.support.training_world import families_first, open_trainer, resolved, supported
 
 CPU = torch.device("cpu")
 BAD_STEPS = {0: float("nan"), 3: float("inf"), 4: float("nan")}
@@ -152,6 +154,40 @@ def test_no_step_waits_for_the_device(
         with waits:
             trainer.step(batch)
     assert len(waits.found) == WAITS.get(name, 0), waits.found
+
+
+# Not on meta: AdamW's kernel that takes the flag of a skipped step; SwAV's read of the queue in its first step.
+ON_META: dict[str, dict[str, Any]] = {
+    "ibot": {"train": {"optimizer": {"name": "sgd"}}},
+    "swav": {"method": {"queue_length": 0}},
+}
+
+
+@pytest.mark.parametrize("name", families_first(sorted(METHODS.keys() - WAITS.keys())))
+def test_step_runs_on_tensors_without_data(
+    name: str,
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On the device "meta", what reads a tensor raises, and most that mixes it with a CPU's."""
+    # There is no autocast for meta tensors.
+    monkeypatch.setattr(torch, "autocast", lambda *arguments, **options: nullcontext())
+    regularizers = supported(name, dar={"labels": "instance"}, sec={})
+    changes = regularizers | ON_META.get(name, {}) | {"evaluate": {"holdout": None}}
+    method = {"name": name} | changes.pop("method", {})
+    spec = resolved(pictures, method=method, **changes)
+    files = RunFiles(cache, tmp_path)
+    run = open_run(spec, pictures, NullReporter(), files, device=torch.device("meta"))
+    trainer = build_trainer(run)
+    trainer.updater.deferred, trainer.outcomes.in_flight = True, 2
+    # The first step also measures the shares of the regularizers.
+    with closing(trainer), closing(own_run.batches(trainer, 2)) as batches:
+        for batch in batches:
+            trainer.step(batch)
+    assert trainer.run.progress.step == 2
+    assert all(weight.is_meta for weight in trainer.updater.weights)
 
 
 def test_reads_of_what_is_on_the_device_are_found() -> None:
