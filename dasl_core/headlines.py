@@ -42,6 +42,9 @@ ACCURACIES = (
 RECALL = "recall_at_"
 """Prefix of R@K: `recall_at_1`, `recall_at_5`, ..."""
 
+KNN_OTHERS = "knn_top1_k"
+"""Prefix of the k-NN accuracies with further numbers of neighbors: `knn_top1_k200`."""
+
 INSTANCE_RECALL = "instance_recall_at_1"
 """R@1 of views, which needs no labels."""
 
@@ -82,12 +85,14 @@ def metric_label(metric: str) -> str:
     """Return the display name of a metric, such as "k-NN" or "R@5"."""
     if metric.startswith(RECALL):
         return f"R@{metric.removeprefix(RECALL)}"
+    if metric.startswith(KNN_OTHERS):
+        return f"k-NN, k = {metric.removeprefix(KNN_OTHERS)}"
     return _NAMES.get(metric, metric)
 
 
 def is_share(metric: str) -> bool:
     """Whether a metric is a share from 0 to 1, displayed in percent."""
-    return metric.startswith(RECALL) or metric.endswith(_SHARES)
+    return metric.startswith((RECALL, KNN_OTHERS)) or metric.endswith(_SHARES)
 
 
 def format_metric(metric: str, value: float) -> str:
@@ -115,6 +120,8 @@ def larger_is_better(metric: str) -> bool | None:
     """Return the direction of a metric of every evaluation; None without one."""
     if metric.startswith(RECALL) and metric.removeprefix(RECALL).isdigit():
         return True
+    if metric.startswith(KNN_OTHERS) and metric.removeprefix(KNN_OTHERS).isdigit():
+        return True
     return _LARGER_IS_BETTER.get(metric)
 
 
@@ -130,8 +137,10 @@ def better_direction(metric: str) -> bool | None:
 def is_share_of_images(metric: str) -> bool:
     """Whether a metric is a share of the held-out images, with steps of one image."""
     recall = metric.removeprefix(RECALL)
-    return metric in ("knn_top1", INSTANCE_RECALL, *_FINAL_ACCURACIES) or (
-        recall != metric and recall.isdigit()
+    return (
+        metric in ("knn_top1", INSTANCE_RECALL, *_FINAL_ACCURACIES)
+        or metric.startswith(KNN_OTHERS)
+        or (recall != metric and recall.isdigit())
     )
 
 

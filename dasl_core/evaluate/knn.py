@@ -1,6 +1,6 @@
 """Weighted k-nearest-neighbor classification: the standard probe of self-supervised features."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ def knn_accuracy(
     temperature: float = 0.07,
 ) -> float:
     """Weighted k-NN accuracy: the share of test samples that `knn_hits` finds right, from 0 to 1."""
-    return knn_hits(train_x, train_y, test_x, test_y, k, temperature).double().mean().item()
+    return knn_hits(train_x, train_y, test_x, test_y, (k,), temperature).double().mean().item()
 
 
 @torch.no_grad()
@@ -32,14 +32,14 @@ def knn_hits(
     train_y: Tensor | np.ndarray,
     test_x: Tensor | np.ndarray,
     test_y: Tensor | np.ndarray,
-    k: int = 20,
+    ks: Sequence[int] = (20,),
     temperature: float = 0.07,
     on_block: Callable[[], None] = lambda: None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Whether the class of each test sample wins the weighted vote of its nearest neighbors.
 
-    The neighbors are the k training samples with the largest cosine similarity. Each votes with the
+    The neighbors are the K training samples with the largest cosine similarity. Each votes with the
     weight ``exp(similarity / temperature)`` (Wu et al., "Unsupervised Feature Learning via
     Non-Parametric Instance Discrimination", 2018). Similarities are computed in tiles on the device
     of `train_x`: the additional memory is a few tiles and the neighbors of a block of queries.
@@ -49,14 +49,14 @@ def knn_hits(
         train_y: (N,) integer classes.
         test_x: (M, d) features, on any device.
         test_y: (M,) integer classes; a class that the bank lacks counts as wrong.
-        k: number of neighbors that vote; at most the size of the bank.
+        ks: numbers K of neighbors that vote, at most the size of the bank, counted in one pass.
         temperature: above 0.
         on_block: called before each block of test samples; a large bank has many blocks.
         group: ranks that share the bank: `train_x` and `train_y` are this rank's part, which may be empty, and
         the test samples are the same on all ranks. None: this process has the whole bank.
 
     Returns:
-        (M,) bool on the CPU, the same on all ranks. Ties go to the smaller class number.
+        (len(ks), M) bool on the CPU, the same on all ranks. Ties go to the smaller class number.
 
     Raises:
         NotFiniteError: features hold NaN or infinite numbers, on any rank.
@@ -67,7 +67,9 @@ def knn_hits(
     tensors.check_same_width(bank, queries)
     bank_labels = tensors.label_vector(train_y, "train_y", bank.shape[0], bank.device)
     query_labels = tensors.label_vector(test_y, "test_y", queries.shape[0], bank.device)
-    tensors.check_whole_number(k, "k")
+    for k in ks:
+        tensors.check_whole_number(k, "k")
+    most = max(ks)
     tensors.check_number(temperature, "temperature")
 
     hits = []
@@ -75,17 +77,20 @@ def knn_hits(
         for rows in tensors.blocks(queries.shape[0]):
             on_block()
             block = tensors.unit_rows(queries[rows]).to(bank)
-            similarity, neighbor_label = _nearest(block, bank, bank_labels, k)
+            similarity, neighbor_label = _nearest(block, bank, bank_labels, most)
             if group_size(group) > 1:
-                similarity, neighbor_label = _merge_nearest(similarity, neighbor_label, k, group)
+                similarity, neighbor_label = _merge_nearest(similarity, neighbor_label, most, group)
             classes, neighbor_class = torch.unique(neighbor_label, return_inverse=True)
             # Relative to the nearest, so that small temperatures do not overflow; the result is the same.
             weight = ((similarity - similarity[:, :1]) / temperature).exp()
             for part in tensors.tiles(len(block), classes.numel()):
-                votes = weight.new_zeros(len(weight[part]), classes.numel())
-                votes.scatter_add_(1, neighbor_class[part], weight[part])
-                hits.append((classes[votes.argmax(dim=1)] == query_labels[rows][part]).cpu())
-    return torch.cat(hits)
+                right = []
+                for k in ks:
+                    votes = weight.new_zeros(len(weight[part]), classes.numel())
+                    votes.scatter_add_(1, neighbor_class[part, :k], weight[part, :k])
+                    right.append(classes[votes.argmax(dim=1)] == query_labels[rows][part])
+                hits.append(torch.stack(right).cpu())
+    return torch.cat(hits, dim=1)
 
 
 @torch.no_grad()

@@ -7,18 +7,29 @@ from pydantic import Field
 from dasl_core.spec.base import Auto, SpecModel
 from dasl_core.spec.fields import CropShare, Name, PositiveInt, Rate
 
+Neighbors = Annotated[int, Field(ge=1, le=10_000)]
+
 
 class Knn(SpecModel):
     """Weighted k-nearest-neighbor classification of held-out images (Wu et al. 2018)."""
 
-    k: int = Field(20, ge=1, le=10_000)
-    """Number of neighbors that vote."""
+    k: (
+        Neighbors
+        | Annotated[tuple[Neighbors, ...], Field(min_length=1, max_length=10, fail_fast=True)]
+    ) = 20
+    """Number of neighbors that vote. Of several numbers, in one pass, the first gives `knn_top1`, and each other K
+    `knn_top1_kK`."""
     temperature: float = Field(0.07, ge=1e-3, le=1000)
     """A vote has the weight exp(similarity / temperature)."""
     bank: PositiveInt | None = None
     """Maximum of training images in the bank, where neighbors are searched; of more, every second, third, and
     so on, is taken. null: all training images. Every evaluation computes their features again, and the ranks
     together store 4 bytes per feature and image: 10 GB for ImageNet and a ResNet-50."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Every number of neighbors, the first of which gives `knn_top1`."""
+        return self.k if isinstance(self.k, tuple) else (self.k,)
 
 
 class Holdout(SpecModel):

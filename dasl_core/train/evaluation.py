@@ -193,19 +193,25 @@ class Evaluator:
             bank, positions = self._bank(encode, bank_every, held_out.shape[1])
         if self.labels is not None:
             if bank is not None and settings.knn is not None and self.train_labels is not None:
-                hits["knn_top1"] = knn_hits(
+                right = knn_hits(
                     bank,
                     self.train_labels[torch.from_numpy(positions)],
                     held_out,
                     self.labels,
-                    k=settings.knn.k,
-                    temperature=settings.knn.temperature,
+                    settings.knn.numbers,
+                    settings.knn.temperature,
                     on_block=self.encoder.check,
                     group=all_ranks(),
                 )
+                hits["knn_top1"] = right[0]
+                first, *others = settings.knn.numbers
                 metrics |= {
-                    "knn_top1": _share(hits["knn_top1"]),
-                    "knn_k": float(settings.knn.k),
+                    "knn_top1": _share(right[0]),
+                    **{
+                        f"knn_top1_k{k}": _share(row)
+                        for k, row in zip(others, right[1:], strict=True)
+                    },
+                    "knn_k": float(first),
                     "knn_temperature": settings.knn.temperature,
                     "knn_bank": float(len(self.train.every(bank_every))),
                 }

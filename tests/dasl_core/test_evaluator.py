@@ -120,7 +120,7 @@ def test_evaluator_supports_every_precision(
 
 
 def test_evaluator_metrics_equal_metric_functions(build: Build, pictures: DatasetIndex) -> None:
-    evaluator = build(pictures, clustering=True)
+    evaluator = build(pictures, clustering=True, knn={"k": [20, 3]})
     network = network_with_a_head().eval()
     metrics = evaluator.backbone(network)
     bank, x = (
@@ -130,6 +130,8 @@ def test_evaluator_metrics_equal_metric_functions(build: Build, pictures: Datase
     labels = torch.tensor(pictures.labels)
     train_y, y = labels[evaluator.train.indices], labels[evaluator.held_out.indices]
     assert metrics["knn_top1"] == evaluate.knn_accuracy(bank, train_y, x, y)
+    assert metrics["knn_top1_k3"] == evaluate.knn_accuracy(bank, train_y, x, y, k=3)
+    assert metrics["knn_k"] == 20
     assert metrics["recall_at_2"] == evaluate.recall_at_k(x, y, [2])[2]
     assert metrics["nmi"] == evaluate.nmi(x, y)
     assert metrics["effective_rank"] == evaluate.effective_rank(x)

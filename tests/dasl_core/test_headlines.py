@@ -40,6 +40,8 @@ def test_metric_has_a_direction_and_a_score() -> None:
     ]
     assert larger_is_better("alignment") is None
     assert larger_is_better("recall_at_") is None
+    assert larger_is_better("knn_top1_k200") is True
+    assert larger_is_better("knn_top1_k") is None
     assert score({"uniformity": -2.0}, "uniformity") == 2.0
     assert score({"nmi": math.nan}, "nmi") is None
     assert score({"alignment": 0.5}, "alignment") is None

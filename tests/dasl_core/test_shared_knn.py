@@ -26,10 +26,7 @@ def hits_of_shares() -> list[list[bool]]:
         x, y, queries, labels = bank_and_queries(size)
         share = -(-size // world_size())
         mine = slice(rank() * share, (rank() + 1) * share)
-        found += [
-            knn_hits(x[mine], y[mine], queries, labels, k=k, group=all_ranks()).tolist()
-            for k in NEIGHBORS
-        ]
+        found += knn_hits(x[mine], y[mine], queries, labels, NEIGHBORS, group=all_ranks()).tolist()
     return found
 
 
@@ -45,7 +42,9 @@ def refusal_of_a_share() -> str:
 
 
 def test_ranks_that_share_the_bank_find_what_one_process_finds(pool: GlooPool) -> None:
-    alone = [knn_hits(*bank_and_queries(size), k=k).tolist() for size in BANKS for k in NEIGHBORS]
+    alone = [
+        knn_hits(*bank_and_queries(size), (k,))[0].tolist() for size in BANKS for k in NEIGHBORS
+    ]
     assert len({sum(hits) for hits in alone}) > 3
     for world in (2, 3):
         assert pool.call(world, hits_of_shares) == [alone] * world
