@@ -64,11 +64,11 @@ def choose(positions: Sequence[int], labels: np.ndarray | None) -> list[int]:
         labels: labels of the sample's images; None without classes.
     """
     if labels is None:
-        return _spaced(positions, MOST)
+        return spaced(positions, MOST)
     numbers = np.asarray(positions)
     classes = [numbers[labels == label].tolist() for label in np.unique(labels)]
-    sample = _spaced(range(len(classes)), MOST)
-    return [image for label in sample for image in _spaced(classes[label], MOST // len(sample))]
+    sample = spaced(range(len(classes)), MOST)
+    return [image for label in sample for image in spaced(classes[label], MOST // len(sample))]
 
 
 def thumbnail(image: np.ndarray) -> np.ndarray:
@@ -88,6 +88,7 @@ def thumbnail(image: np.ndarray) -> np.ndarray:
     return np.stack(reduced, axis=2)
 
 
-def _spaced(items: Sequence[int], most: int) -> list[int]:
+def spaced(items: Sequence[int], most: int) -> list[int]:
+    """Choose at most `most` of the items, evenly spaced."""
     count = min(most, len(items))
     return [items[number * len(items) // count] for number in range(count)]

@@ -65,7 +65,11 @@ class DatasetIndex:
     label_warnings: list[str] = field(default_factory=list)
     """Warnings about unused labels."""
     duplicates: dict[str, Any] = field(default_factory=dict)
-    """Groups of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
+    """Report of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
+    duplicate_of: np.ndarray | None = None
+    """(N,) int32, the position of the first of an image's near-duplicates, or its own; None: no image has one."""
+    groups: Sequence[str] | None = None
+    """Value of the source's `group_column` for each image, "" for none; None without such a column."""
     allowed: ReadableFolders = EVERY_FOLDER
     """Folders that may be read."""
 
@@ -122,6 +126,7 @@ class DatasetIndex:
             num_images=len(self.paths),
             num_classes=len(self.class_names) if self.labels is not None else None,
             median_size=int(np.median(self.sizes.min(axis=1))),
+            group_column=None if self.groups is None else self.source.options.group_column,
             **self.pixels.dataset_facts(),
         )
 
@@ -191,6 +196,11 @@ class DatasetIndex:
         }
         if self.labels is not None:
             arrays["labels"] = self.labels
+        if self.duplicate_of is not None:
+            arrays["duplicate_of"] = self.duplicate_of
+        if self.groups is not None:
+            groups = Strings.pack(self.groups)
+            arrays |= {"groups": groups.data, "group_ends": groups.ends}
         about = {name: getattr(self, name) for name in _PLAIN_FIELDS} | {
             "format": _FORMAT,
             "source": self.source.to_json(),
@@ -224,6 +234,8 @@ class DatasetIndex:
             skipped=[Skipped(*entry) for entry in about["skipped"]],
             checksums=arrays["checksums"],
             pixels=PixelFacts.from_json(about["pixels"]),
+            duplicate_of=arrays.get("duplicate_of"),
+            groups=Strings(arrays["groups"], arrays["group_ends"]) if "groups" in arrays else None,
             **{name: about[name] for name in _PLAIN_FIELDS},
         )
 
@@ -233,12 +245,16 @@ class DatasetIndex:
             if not all(isinstance(value, str) for value in values):
                 raise ValueError(f"its {name} must be strings")
         count = len(self.paths)
-        if isinstance(self.paths, Strings):
-            ends = self.paths.ends
-            if count and (
-                ends[0] < 0 or (np.diff(ends) < 0).any() or ends[-1] > len(self.paths.data)
-            ):
-                raise ValueError("its paths are damaged")
+        for name, strings in (("paths", self.paths), ("groups", self.groups)):
+            if isinstance(strings, Strings) and not strings.is_whole():
+                raise ValueError(f"its {name} are damaged")
+        if self.groups is not None and len(self.groups) != count:
+            raise ValueError("its lists differ in length")
+        if (first := self.duplicate_of) is not None:
+            own = np.arange(count)
+            is_valid = first.shape == (count,) and (first >= 0).all() and (first <= own).all()
+            if not is_valid or (first[first] != first).any():
+                raise ValueError("its duplicates must name the first image of their group")
         shapes = (self.sizes.shape, self.locations.shape, self.checksums.shape)
         if shapes != ((count, 2), (count, 4), (count,)):
             raise ValueError("its lists differ in length")

@@ -14,7 +14,7 @@ import numpy as np
 from dasl_core.data.classes import choose_split, label_entries, label_warnings
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
-from dasl_core.data.duplicates import equal_files, similar_images
+from dasl_core.data.duplicates import describe, equal_files, find_duplicates, groups_of
 from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.pixel_facts import PixelFacts, misfits
@@ -23,6 +23,7 @@ from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord
 from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
+from dasl_core.spec.resolve.pixels import automatic_window
 from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions
 from dasl_core.text import describe_endings
 from dasl_core.vocabulary import IngestPhase
@@ -31,6 +32,8 @@ from dasl_core.vocabulary import IngestPhase
 _REMOTE_THREADS = 32
 # Increased when an ingest of the same files gives another index, so that a refresh makes a new version.
 FORMAT = 1
+# Limit on the length of a group's name in `group_column`.
+LONGEST_GROUP = 1000
 
 OnProgress = Callable[[int, int, IngestPhase], None]
 """Called with how many images are read in a phase, and of how many: 0 of those found so far; those whose header is known
@@ -153,6 +156,11 @@ def list_source(
     Raises:
         ValueError: it cannot be read, or may not be.
     """
+    if record.options.group_column is not None and not record.source_class.has_columns:
+        raise ValueError(
+            f"{record.uri} is no table, and has no column {record.options.group_column!r} (group_column). Leave it out, "
+            "and use evaluate.holdout.group with folder or pattern in the spec."
+        )
     try:
         source = record.open(allowed)
         return source, source.list_entries(lambda count: on_progress(0, count, "listing"))
@@ -230,7 +238,7 @@ def _build_index(
     threads: tuple[int, int],
     on_progress: OnProgress,
 ) -> tuple[DatasetIndex, ContactSheet | None]:
-    """Decode a sample, label all images, and find equal ones.
+    """Decode a sample, label all images, and find equal ones and near-duplicates.
 
     Args:
         threads: numbers of threads that decode and that read.
@@ -259,6 +267,16 @@ def _build_index(
     kinds = PixelFacts.from_headers([headers[position] for position in usable]).kinds
     paths = [image.key for image in images]
     locations = [(image.file, image.offset, image.length, image.stamp) for image in images]
+    equal, read = equal_files(
+        source, images, threads[1], lambda read, total: on_progress(read, total, "comparison")
+    )
+    compared = {
+        number: sample.compared[position]
+        for number, position in enumerate(usable)
+        if position in sample.compared
+    }
+    low, high = automatic_window(sample.pixels.dtype, sample.pixels.quantiles)
+    duplicate_of, checked = find_duplicates(len(images), equal, compared, high - low)
     index = DatasetIndex(
         source=record,
         paths=Strings.pack(paths),
@@ -273,19 +291,29 @@ def _build_index(
         pixels=replace(sample.pixels, kinds=kinds),
         label_warnings=label_warnings(record, decoded),
         duplicates={
-            "equal": equal_files(
-                source,
-                images,
-                threads[1],
-                lambda read, total: on_progress(read, total, "comparison"),
-            ),
-            "similar": similar_images(usable, paths, sample.fingerprints),
+            "equal": describe(equal, paths, read),
+            "similar": describe(groups_of(duplicate_of), paths, checked),
         },
+        duplicate_of=duplicate_of,
+        groups=_groups(record, images),
     )
     drawn = [position for position in thumbnail_positions if position in sample.thumbnails]
     thumbnails = [sample.thumbnails[position] for position in drawn]
     keys = [entries[position].key for position in drawn]
     return index, ContactSheet(keys, thumbnails, sample.pixels) if drawn else None
+
+
+def _groups(record: SourceRecord, images: Sequence[Entry]) -> Strings | None:
+    """Return the values of the column `group_column`, "" for none; None without such a column."""
+    if record.options.group_column is None:
+        return None
+    longest = max(images, key=lambda image: len(image.group or ""))
+    if len(longest.group or "") > LONGEST_GROUP:
+        raise ValueError(
+            f"the column {record.options.group_column!r} has a value of {len(longest.group or '')} characters "
+            f"({longest.key}), and a group's name at most {LONGEST_GROUP}"
+        )
+    return Strings.pack([image.group or "" for image in images])
 
 
 def _choose_thumbnails(

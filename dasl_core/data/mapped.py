@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from dasl_core.data.contact_sheet import spaced
 from dasl_core.data.decode import eight_bit_pixels
+from dasl_core.data.duplicates import describe, find_duplicates, groups_of, most_compared, reduce
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sources import SourceRecord
 
@@ -38,7 +40,7 @@ class MappedIndex(DatasetIndex):
     def from_dataset(
         cls, dataset: MapDataset, class_names: Sequence[str] | None = None
     ) -> MappedIndex:
-        """Index a data set by reading each image once, for its size and class.
+        """Index a data set by reading each image once, for its size, its class and its near-duplicates.
 
         Args:
             dataset: its items are images, or tuples (image, class, ...) as torchvision's are. An image
@@ -50,10 +52,14 @@ class MappedIndex(DatasetIndex):
             ValueError: the data set is empty, or only some of its items have a class.
         """
         sizes, classes = [], []
+        compared = {*spaced(range(len(dataset)), most_compared(3, "uint8"))}
+        thumbnails = {}
         for position in range(len(dataset)):
             item = dataset[position]
-            height, width, _ = _pixels(item, position, 3).shape
-            sizes.append((width, height))
+            pixels = _pixels(item, position, 3)
+            sizes.append((pixels.shape[1], pixels.shape[0]))
+            if position in compared:
+                thumbnails[position] = reduce(pixels)
             if isinstance(item, tuple) and len(item) > 1:
                 classes.append(int(item[1]))
         if not sizes:
@@ -67,15 +73,19 @@ class MappedIndex(DatasetIndex):
                 f"dataset has classes from {min(classes)} to {max(classes)}, which must be positions "
                 f"in the {len(names)} class_names"
             )
+        paths = [f"item {position}" for position in range(len(sizes))]
+        duplicate_of, checked = find_duplicates(len(sizes), (), thumbnails, 255)
         return cls(
             source=SourceRecord("folder", "", ""),
-            paths=[f"item {position}" for position in range(len(sizes))],
+            paths=paths,
             labels=np.array(classes, np.int32) if classes else None,
             class_names=names if classes else [],
             sizes=np.array(sizes, dtype=np.int32),
             locations=np.zeros((len(sizes), 4), np.int64),
             skipped=[],
             checksums=np.zeros(len(sizes), np.int32),
+            duplicates={"similar": describe(groups_of(duplicate_of), paths, checked)},
+            duplicate_of=duplicate_of,
             dataset=dataset,
         )
 

@@ -1,4 +1,4 @@
-"""A sample of a data set's images, decoded at ingest: statistics, fingerprints, and damaged files."""
+"""A sample of a data set's images, decoded at ingest: statistics, thumbnails to compare, and damaged files."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
-from dasl_core.data.contact_sheet import thumbnail
+from dasl_core.data.contact_sheet import spaced, thumbnail
 from dasl_core.data.decode import Header, decode, decoding_memory
-from dasl_core.data.duplicates import fingerprint
+from dasl_core.data.duplicates import most_compared, reduce
 from dasl_core.data.opening import open_image
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Source
@@ -33,13 +33,13 @@ class Sample:
     Attributes:
         pixels: facts with the statistics of the sample.
         damaged: reasons why images cannot be decoded, by position.
-        fingerprints: fingerprints of the sampled images, by position.
+        compared: thumbnails for finding near-duplicates, by position.
         thumbnails: thumbnails for the contact sheet, by position.
     """
 
     pixels: PixelFacts
     damaged: dict[int, str] = field(default_factory=dict)
-    fingerprints: dict[int, int] = field(default_factory=dict)
+    compared: dict[int, np.ndarray] = field(default_factory=dict)
     thumbnails: dict[int, np.ndarray] = field(default_factory=dict)
 
 
@@ -53,7 +53,7 @@ class _Values:
     low: float
     high: float
     some: np.ndarray
-    fingerprint: int
+    compared: np.ndarray | None
     thumbnail: np.ndarray | None
 
 
@@ -84,6 +84,7 @@ def take_sample(
         on_decoded: called after each image with the number decoded so far and the size of the sample.
     """
     per_image = max(1, _VALUES // (pixels.bands * max(1, len(positions))))
+    compared = {*spaced(positions, most_compared(pixels.bands, pixels.dtype))}
 
     def measure(position: int) -> _Values | str:
         entry = entries[position]
@@ -99,7 +100,7 @@ def take_sample(
             float(image.min()),
             float(image.max()),
             _choose_pixels(flat, per_image, seed=position).reshape(-1),
-            fingerprint(image),
+            reduce(image) if position in compared else None,
             thumbnail(image) if position in thumbnail_positions else None,
         )
 
@@ -119,7 +120,8 @@ def take_sample(
                 sample.damaged[position] = outcome
             else:
                 measured.append(outcome)
-                sample.fingerprints[position] = outcome.fingerprint
+                if outcome.compared is not None:
+                    sample.compared[position] = outcome.compared
                 if outcome.thumbnail is not None:
                     sample.thumbnails[position] = outcome.thumbnail
             on_decoded(number, len(positions))

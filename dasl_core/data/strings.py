@@ -36,6 +36,13 @@ class Strings(Sequence[str]):
             ends.append(len(data))
         return cls(np.frombuffer(bytes(data), np.uint8), np.array(ends, np.int64))
 
+    def is_whole(self) -> bool:
+        """Whether the ends are in order and inside the data, which files from elsewhere may violate."""
+        ends = self.ends
+        if not len(ends):
+            return True
+        return bool(ends[0] >= 0 and (np.diff(ends) >= 0).all() and ends[-1] <= len(self.data))
+
     def encoded(self, position: int) -> bytes:
         """Return the UTF-8 of one string."""
         begin = int(self.ends[position - 1]) if position else 0

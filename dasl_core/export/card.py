@@ -265,6 +265,10 @@ def _data(spec: ResolvedJobSpec, data: dict[str, Any] | None) -> str:
         held_out = "none"
     elif holdout.by == "class":
         held_out = f"{holdout.fraction:.4g} of the classes, chosen by a hash of their names"
+    elif holdout.group is not None:
+        held_out = (
+            f"{holdout.fraction:.4g} of the images, in whole groups by {holdout.group.describe()}"
+        )
     else:
         held_out = f"{holdout.fraction:.4g} of the images, chosen by a hash of their names"
     rows = {"data set": f"`{spec.dataset}`", "held out, never trained on": held_out}

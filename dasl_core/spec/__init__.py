@@ -8,7 +8,7 @@ from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES, OWN_BACKBONE, BackboneInfo
 from dasl_core.spec.branch import branch_problems
 from dasl_core.spec.errors import field_problems
-from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, Knn, LinearProbe
+from dasl_core.spec.evaluate import Evaluate, FineTune, GroupRule, Holdout, KMeans, Knn, LinearProbe
 from dasl_core.spec.job import Checkpoints, JobSpec, Resources
 from dasl_core.spec.methods import METHODS, MethodConfig, MethodSettings
 from dasl_core.spec.methods.simclr import SimCLR
@@ -68,6 +68,7 @@ __all__ = [
     "Evaluate",
     "FieldProblem",
     "FineTune",
+    "GroupRule",
     "Holdout",
     "JobSpec",
     "KMeans",

@@ -1,11 +1,23 @@
 """Settings of the evaluations on held-out images."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from dasl_core.spec.base import Auto, SpecModel
+from dasl_core.spec.base import Auto, SpecModel, problem
 from dasl_core.spec.fields import CropShare, Name, PositiveInt, Rate
+from dasl_core.spec.source import Column
+
+# If no repeat is inside another, a search takes at most some n^(1 + repeats) / (1 + repeats)! * 2^choices steps, with
+# n characters: with this cost at most some 10^9, which is seconds.
+SEARCHED_CHARACTERS = 256
+_COST_OF_REPEAT, _MOST_COST = 6, 20
+# What is not syntax: escaped characters and sets.
+_LITERALS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_OPENING = re.compile(r"\(\?(?::|=|!|<=|<!|P<\w+>)")
+_REPEAT = re.compile(r"(?:[*+]|\{\d*,\d*\})[?+]?")
 
 Neighbors = Annotated[int, Field(ge=1, le=10_000)]
 
@@ -32,14 +44,82 @@ class Knn(SpecModel):
         return self.k if isinstance(self.k, tuple) else (self.k,)
 
 
+class GroupRule(SpecModel):
+    """Groups of images that must be on one side, such as those of a patient, a plate or a sequence: one of the fields.
+
+    An image without a group counts as one of its own."""
+
+    folder: int | None = Field(None, ge=1, le=20)
+    """Number of folder levels of the path, from the first, that name the group."""
+    column: Column | None = None
+    """Column of the source with the group; the data set must be registered with it (`--group-column`)."""
+    pattern: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Regular expression with one group in parentheses, which is searched in the first 256 characters of the path.
+    So that no search takes long, no group is repeated, and there are at most three repeats (`*`, `+`, `{1,3}`), of
+    which each takes the place of six of at most twenty optional parts (`?`) and alternatives (`|`)."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is None:
+            return None
+        expected = r"a regular expression with one group, such as 'patient_(\\d+)'"
+        try:
+            groups = re.compile(pattern).groups
+        except (re.error, RecursionError, OverflowError) as error:
+            raise problem(f"is no regular expression: {error}", pattern, expected) from None
+        if groups != 1:
+            raise problem(f"has {groups} groups in parentheses", pattern, expected)
+        syntax = _OPENING.sub("(", _LITERALS.sub("x", pattern))
+        if "(?" in syntax:
+            expected = "groups that begin with (, (?:, (?=, (?!, (?<=, (?<! or (?P<name>"
+            raise problem("has a group of another kind", pattern, expected)
+        if _REPEATED_GROUP.search(syntax):
+            expected = "a repeat inside of it, such as '([ab]+)'"
+            raise problem("repeats a group, which can take forever", pattern, expected)
+        rest, repeats = _REPEAT.subn("", syntax)
+        choices = rest.count("?") + rest.count("|")
+        if _COST_OF_REPEAT * repeats + choices > _MOST_COST:
+            message = f"has {repeats} repeats and {choices} optional parts and alternatives, which can take long"
+            raise problem(
+                message, pattern, "at most 3 repeats, and with fewer of them more of the others"
+            )
+        return pattern
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            shown = " and ".join(given) or "none"
+            raise problem("needs one rule", shown, "folder, column or pattern")
+        return self
+
+    def describe(self) -> str:
+        """Describe the rule, to continue a sentence."""
+        if self.folder is not None:
+            return "the first folder" if self.folder == 1 else f"the first {self.folder} folders"
+        return f"the {'column' if self.column else 'pattern'} {self.column or self.pattern!r}"
+
+
 class Holdout(SpecModel):
     """Images kept out of training, to evaluate on. Drawn by a hash: the same in every run."""
 
     fraction: float = Field(0.1, gt=0, lt=1)
     """Fraction of the images, or of the classes, that is kept out of training."""
-    by: Literal["image", "class"] = "image"
-    """ "class" holds out whole classes: retrieval is then zero-shot, and there is no k-NN accuracy, linear
-    probe or fine-tuning."""
+    by: Literal["image", "class", "group"] = "image"
+    """ "image" keeps the near-duplicates that the ingest has found on one side. "class" holds out whole classes:
+    retrieval is then zero-shot, and there is no k-NN accuracy, linear probe or fine-tuning. "group" holds out
+    whole groups, at least one, until the fraction of the images is reached."""
+    group: GroupRule | None = None
+    """What a group is, with `by: group`."""
+
+    @model_validator(mode="after")
+    def _check_group(self) -> Self:
+        if self.by == "group" and self.group is None:
+            raise problem("by: group needs the field group", "none", "such as group: {folder: 1}")
+        if self.by != "group" and self.group is not None:
+            raise problem("group has no effect without by: group", f"by: {self.by}", "by: group")
+        return self
 
 
 class KMeans(SpecModel):

@@ -54,6 +54,9 @@ class SourceOptions(SpecModel):
     """Column of the images of a table. null: found by its name or type."""
     label_column: Column | None = None
     """Column of the labels of a table. null: "label", if there is one."""
+    group_column: Column | None = None
+    """Column of a table or list with the group of each image, such as its patient, for
+    `evaluate.holdout.group`."""
 
 
 def is_pattern(name: str) -> bool:

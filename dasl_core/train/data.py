@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from dasl_core.data.decode import is_transient
 from dasl_core.data.image_set import ImageSet
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import EpochLoader
-from dasl_core.data.split import split
+from dasl_core.data.split import holdout_events, split
 from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import damaged_event, too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
@@ -38,6 +39,7 @@ class TrainingData:
             other images; None without labels.
         num_classes: number of classes among the training images; None without labels.
         sets: data sets by their names in the spec; the first is the training set.
+        events: type, message and data of what is to be reported about the holdout.
         damaged: excluded images that cannot be decoded, with the reasons, by data set.
         unreadable: number of images that can no longer be read, by data set.
     """
@@ -50,6 +52,7 @@ class TrainingData:
     num_classes: int | None
     sets: dict[str, Canvases]
     damaged: dict[str, dict[int, str]]
+    events: list[tuple[str, str, dict[str, Any]]]
     unreadable: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -73,8 +76,10 @@ class TrainingData:
         index = canvases.index
         damaged = {name: damaged_images(canvases, control) for name, canvases in sets.items()}
         left_out, *left_out_of_others = (np.array(sorted(images)) for images in damaged.values())
+        events = []
         if not others:
-            parts = split(index, spec.evaluate.holdout)
+            parts, holdout = split(index, spec.evaluate.holdout), spec.evaluate.holdout
+            events = [] if holdout is None else holdout_events(spec.dataset, index, holdout, parts)
             train_set = ImageSet(canvases, np.setdiff1d(parts.train, left_out))
             held_out = ImageSet(canvases, np.setdiff1d(parts.held_out, left_out))
         else:
@@ -98,7 +103,7 @@ class TrainingData:
             labels=train_labels,
             samples_per_class=spec.train.samples_per_class,
         )
-        return cls(index, train_set, held_out, loader, labels, num_classes, sets, damaged)
+        return cls(index, train_set, held_out, loader, labels, num_classes, sets, damaged, events)
 
     def check_images(self, reporter: Reporter, control: dist.ProcessGroup | None) -> None:
         """Report images that can no longer be read; fail if there are too many.

@@ -98,5 +98,7 @@ def open_run(
     )
     data = TrainingData.select(spec, sets, control)
     report_images(sets, data.damaged, reporter, control)
+    for event in data.events:
+        reporter.event(*event)
     timer = StepTimer(device)
     return Run(spec, files, device, threads, data, progress, reporter, control, interruption, timer)

@@ -248,6 +248,8 @@ class Validator:
                 f"evaluate.holdout is null, so all {images} images are trained on and only the loss is "
                 "measured"
                 if settings.holdout is None
+                else "All images are near-duplicates of the first, so none is held out and only the loss is measured."
+                if round(fraction * images)
                 else f"evaluate.holdout.fraction: {fraction:g} of {images} images rounds to 0, so none is "
                 "held out and only the loss is measured. Increase it."
             )

@@ -82,6 +82,7 @@ def _source(dataset: Dataset) -> list[tuple[str, str | None]]:
         ("links", source.get("links")),
         ("image column", source.get("image_column")),
         ("label column", source.get("label_column")),
+        ("group column", source.get("group_column")),
     ]
 
 

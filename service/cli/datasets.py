@@ -63,6 +63,12 @@ def add(
     ] = False,
     image_column: Annotated[str | None, text_option("Column of the images of a table.")] = None,
     label_column: Annotated[str | None, text_option("Column of the labels of a table.")] = None,
+    group_column: Annotated[
+        str | None,
+        text_option(
+            "Column of a table or list with the groups to hold out together, such as patients."
+        ),
+    ] = None,
     upload: Annotated[
         bool,
         typer.Option(
@@ -91,6 +97,7 @@ def add(
         links="follow" if follow_links else None,
         image_column=image_column,
         label_column=label_column,
+        group_column=group_column,
     )
     with connect() as client:
         if upload:

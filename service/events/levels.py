@@ -20,6 +20,7 @@ WARNINGS = frozenset(
         "images_unreadable",
         "input_bound",
         "nan",
+        "near_duplicates_split",
         "no_gpus",
         "nothing_held_out",
         "onnx_missing",

@@ -267,18 +267,18 @@ def _image_note(experiment: Experiment, jobs: Sequence[Job], tables: Sequence[Me
     step = next((table for table in tables if table.resolution is not None), None)
     if step is None or step.resolution is None:
         return same
-    about = "About " if any(_holds_out_classes(job.resolved) for job in jobs) else ""
+    about = "About " if any(_is_expected(job.resolved) for job in jobs) else ""
     return (
         f"{about}{round(1 / step.resolution):,} held-out images: one image is {100 * step.resolution:.2g} "
         f"points of {step.metric}. {same}"
     )
 
 
-def _holds_out_classes(resolved: Mapping[str, Any]) -> bool:
-    """Whether whole classes are held out, so that the number of held-out images is only expected."""
+def _is_expected(resolved: Mapping[str, Any]) -> bool:
+    """Whether classes or groups are held out, so that the number of held-out images is only expected."""
     evaluate = resolved.get("evaluate") or {}
     holdout = evaluate.get("holdout") or {}
-    return evaluate.get("dataset") is None and holdout.get("by") == "class"
+    return evaluate.get("dataset") is None and holdout.get("by") in ("class", "group")
 
 
 def _listed(names: Sequence[str]) -> str:

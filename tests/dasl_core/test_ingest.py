@@ -476,6 +476,9 @@ INDEX_ARRAYS: dict[str, np.ndarray] = {
     "sizes": np.full((2, 2), 20, np.int32),
     "places": np.zeros((2, 4), np.int64),
     "checksums": np.zeros(2, np.int32),
+    "duplicate_of": np.zeros(2, np.int32),
+    "groups": np.frombuffer(b"p1p2", np.uint8),
+    "group_ends": np.array([2, 4]),
 }
 INDEX_ABOUT: dict[str, Any] = {
     "format": 1,
@@ -506,6 +509,11 @@ INDEX_ABOUT: dict[str, Any] = {
         ({"labels": np.array([0, -1], np.int32)}, "its labels must be numbers from 0 to 1"),
         ({"labels": np.zeros(1, np.int32)}, "its lists differ in length"),
         ({"sizes": np.array([[1, 2], [3, 0]], np.int32)}, "its sizes must be at least 1"),
+        ({"duplicate_of": np.array([1, 1], np.int32)}, "its duplicates must name the first image"),
+        ({"duplicate_of": np.array([0, -1], np.int32)}, "its duplicates must name the first image"),
+        ({"duplicate_of": np.zeros(1, np.int32)}, "its duplicates must name the first image"),
+        ({"group_ends": np.array([2, 5])}, "its groups are damaged"),
+        ({"group_ends": np.array([4])}, "its lists differ in length"),
         ({"num_ignored": -1}, "its num_ignored must be"),
         ({"num_ignored": "1"}, "its num_ignored must be"),
         ({"source": {"kind": "folder"}}, "is not a data set index"),

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.drawing import Drawer
+from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.sources import Entry, Listing, SourceRecord, find_source
 from dasl_core.data.sources.splits import file_split
@@ -537,6 +538,35 @@ def test_rows_without_images_are_skipped(tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match="has no column 'picture'"):
         ingest_folder(tmp_path / "t.parquet", options=SourceOptions(image_column="picture"))
+
+
+def test_groups_come_from_a_column(tmp_path: Path) -> None:
+    folder(tmp_path / "in")
+    rows = {
+        "jpg": [content(0), content(1), content(2)],
+        "patient": [7, None, 9],
+        "label": ["a"] * 3,
+    }
+    parquet.write_table(pyarrow.table(rows), tmp_path / "t.parquet")
+    datasets.Dataset.from_dict(rows).cast_column("jpg", datasets.Image()).save_to_disk(
+        str(tmp_path / "saved")
+    )
+    lines = [f"in/{name},{group}" for name, group in zip(NAMES, ("7", "", "9"), strict=False)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,Patient", *lines]))
+    options = SourceOptions(group_column="patient")
+    for name in ("t.parquet", "saved", "t.csv"):
+        index = ingest_folder(tmp_path / name, options=options)
+        assert list(index.groups or ()) == ["7", "", "9"], name
+        assert index.facts().group_column == "patient"
+        index.save(tmp_path / "index")
+        assert DatasetIndex.load(tmp_path / "index").groups == index.groups
+        with pytest.raises(ValueError, match="has no column 'plate'"):
+            ingest_folder(tmp_path / name, options=SourceOptions(group_column="plate"))
+    with pytest.raises(ValueError, match="is no table, and has no column 'patient'"):
+        ingest_folder(tmp_path / "in", options=options)
+    (tmp_path / "t.csv").write_text(f"path,patient\nin/{NAMES[0]},{'x' * 1001}\n")
+    with pytest.raises(ValueError, match="a value of 1001 characters"):
+        ingest_folder(tmp_path / "t.csv", options=options)
 
 
 def test_parquet_with_paths_alone_says_so(tmp_path: Path) -> None:

@@ -177,6 +177,27 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
     ),
     ({"evaluate": {"retrieval": [1, 0]}}, "evaluate.retrieval.1", "0", ">= 1"),
     ({"evaluate": {"holdout": {"fraction": 1}}}, "evaluate.holdout.fraction", "1", "< 1"),
+    *(
+        ({"evaluate": {"holdout": holdout}}, f"evaluate.holdout{field}", given, expected)
+        for holdout, field, given, expected in (
+            ({"by": "group"}, "", "'none'", "group: {folder: 1}"),
+            ({"group": {"folder": 1}}, "", "'by: image'", "by: group"),
+            ({"by": "group", "group": {}}, ".group", "'none'", "folder, column or pattern"),
+            ({"by": "group", "group": {"folder": 0}}, ".group.folder", "0", ">= 1"),
+            *(
+                ({"by": "group", "group": {"pattern": bad}}, ".group.pattern", repr(bad), expected)
+                for bad, expected in (
+                    ("(a", "one group"),
+                    ("a+", "one group"),
+                    ("(a+)+", "a repeat inside"),
+                    (r"([)\]]|b){2,}", "a repeat inside"),
+                    ("(a+)(?#)+", "groups that begin with"),
+                    ("(a*)b*c*d*", "at most 3 repeats"),
+                    ("(" + "a?" * 21 + ")", "at most 3 repeats"),
+                )
+            ),
+        )
+    ),
     ({"resources": {"workers": 0}}, "resources.workers", "0", ">= 1"),
     ({"resources": {"gpus_per_worker": 2}}, "resources.gpus_per_worker", "2", "0 or 1"),
     ({"tags": {"team": 5}}, "tags.team", "5", "a string"),
@@ -340,6 +361,12 @@ REFUSED: list[tuple[Parts, Parts, str, Parts]] = [
             {"num_classes": 10},
         )
         for classes, fraction in ((None, 0.5), (1, 0.5), (3, 0.1), (3, 0.9))
+    ),
+    (
+        {"evaluate": {"holdout": {"by": "group", "group": {"column": "plate"}}}},
+        {"group_column": "patient"},
+        "evaluate.holdout.group.column: .*'plate'.*'patient'",
+        {"group_column": "plate"},
     ),
     *(
         (parts | HALF_OF_CLASSES, {"num_classes": 2}, f".*: {TWO_CLASSES}", changes)

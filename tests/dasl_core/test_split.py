@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasl_core.data import strings
+from dasl_core.data.groups import group_names
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sources import SourceRecord
-from dasl_core.data.split import split
+from dasl_core.data.split import holdout_events, split
 from dasl_core.data.strings import Strings
-from dasl_core.spec import Holdout
+from dasl_core.spec import GroupRule, Holdout
+from dasl_core.spec.source import SourceOptions
 from dasl_core.train.data import TrainingData
 from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
 
@@ -87,6 +90,109 @@ def test_split_depends_on_names_not_order() -> None:
     # Fixed values: another hash would hold out other images than an earlier version did.
     few = split(index_of(None, 20), Holdout(fraction=0.2)).held_out
     assert few.tolist() == [3, 6, 12, 16]
+
+
+@given(st.lists(st.integers(0, 12), min_size=2, max_size=80), FRACTIONS, FRACTIONS, st.booleans())
+def test_groups_are_held_out_whole_in_any_order_and_nested(
+    groups: list[int], one: float, other: float, named: bool
+) -> None:
+    """Near-duplicates, or groups with names."""
+    count = len(groups)
+    first = np.array([groups.index(group) for group in groups], np.int32)
+    index = replace(index_of(None, count), duplicate_of=first)
+    if named:
+        index = replace(
+            index, duplicate_of=None, paths=[f"{g}/{n:03}" for n, g in enumerate(groups)]
+        )
+        if len({*groups}) < 2:
+            return
+    rule: Any = {"by": "group", "group": {"folder": 1}} if named else {}
+    small, large = (
+        split(index, Holdout(fraction=fraction, **rule)) for fraction in sorted((one, other))
+    )
+    assert {*small.held_out.tolist()} <= {*large.held_out.tolist()}
+    for parts, fraction in ((small, min(one, other)), (large, max(one, other))):
+        held_out, trained = ({groups[i] for i in part} for part in (parts.held_out, parts.train))
+        assert held_out.isdisjoint(trained)
+        is_all_but_one = len(trained) == 1
+        assert len(parts.held_out) >= round(fraction * count) or is_all_but_one
+        assert parts.straddling == 0
+    order = np.random.default_rng(count).permutation(count)
+    moved = np.argsort(order)[first[order]].astype(np.int32)
+    paths = [index.paths[i] for i in order]
+    turned = replace(index, paths=paths, duplicate_of=None if named else moved)
+    again = split(turned, Holdout(fraction=one, **rule))
+    before = small if one <= other else large
+    assert {paths[i] for i in again.held_out} == {index.paths[i] for i in before.held_out}
+
+
+def test_split_counts_what_near_duplicates_change() -> None:
+    index = index_of([0, 0, 1, 1, 2, 2, 2, 2])
+    first = np.array([0, 1, 2, 1, 4, 5, 6, 4], np.int32)
+    joined = replace(index, duplicate_of=first, duplicates={"similar": {"unchecked": 2}})
+    own, parts = (split(each, Holdout(fraction=0.25)) for each in (index, joined))
+    changed = {*own.held_out.tolist()} ^ {*parts.held_out.tolist()}
+    assert (parts.duplicates, parts.moved, parts.straddling) == (4, len(changed), 0)
+    ((kind, message, data),) = holdout_events("birds", joined, Holdout(), parts)
+    assert (kind, data["moved"], data["unchecked"]) == ("near_duplicates_kept", len(changed), 2)
+    assert "4 of the 8 images of birds have near-duplicates" in message
+    by_class = Holdout(fraction=0.34, by="class")
+    parts = split(joined, by_class)
+    classes = {index.class_names[0], index.class_names[1]}
+    held_out = {index.class_names[index.labels[i]] for i in parts.held_out}  # type: ignore[index]
+    assert parts.straddling == (1 if len(held_out & classes) == 1 else 0)
+    assert [kind for kind, *_ in holdout_events("birds", joined, by_class, parts)] == (
+        ["near_duplicates_split"] if parts.straddling else []
+    )
+
+
+def grouped(rule: dict[str, Any], paths: list[str], **changes: Any) -> list[str]:
+    index = replace(index_of(None, len(paths)), paths=paths, **changes)
+    return group_names(index, GroupRule(**rule))
+
+
+def test_groups_are_named_by_folder_pattern_and_column() -> None:
+    paths = ["a/p1/x.png", "a/p1/y.png", "a/p2_1.png", "z.png"]
+    assert grouped({"folder": 1}, paths) == ["a", "a", "a", "z.png\0"]
+    assert grouped({"folder": 2}, paths) == ["a/p1", "a/p1", "a", "z.png\0"]
+    assert grouped({"pattern": r"/p(\d+)"}, paths) == ["1", "1", "2", "z.png\0"]
+    options = SourceOptions(group_column="patient")
+    source = SourceRecord("list", "l.csv", "/", ("l.csv",), options)
+    values = Strings.pack(["ann", "", "ann", "bob"])
+    names = grouped({"column": "patient"}, paths, source=source, groups=values)
+    assert names == ["ann", "a/p1/y.png\0", "ann", "bob"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"folder": 1}, r"^evaluate\.holdout\.group: the first folder puts all 2 images into one"),
+        ({"pattern": r"z(\d)"}, r"^evaluate\.holdout\.group: the pattern .* none of the 2 images"),
+        ({"pattern": r"(\.png)"}, r"^evaluate\.holdout\.group: .* into one group, '\.png'"),
+        ({"column": "plate"}, r"^evaluate\.holdout\.group\.column: .* without the column 'plate'"),
+    ],
+)
+def test_rule_without_two_groups_is_refused(rule: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        grouped(rule, ["a/1.png", "a/2.png"])
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_run_reports_its_groups_and_near_duplicates(tmp_path: Path) -> None:
+    pictures = image_folder(tmp_path / "pictures", classes=4, per_class=3)
+    for label in (1, 2, 3):
+        copyfile(pictures / "class-0" / "00.png", pictures / f"class-{label}" / "copy.png")
+    reporter = Recorder(tmp_path / "out")
+    index = ingest(pictures)
+    holdout = {"fraction": 0.4, "by": "group", "group": {"folder": 1}}
+    spec = resolved(index, train={"batch_size": 2, "epochs": 1}, evaluate={"holdout": holdout})
+    run(spec, index, tmp_path / "cache", reporter)
+    groups, copies = reporter.events[:2]
+    assert groups[0] == "groups_held_out"
+    assert groups[2] == {"dataset": "pictures", "groups": 4, "held_out": 2}
+    assert (copies[0], copies[2]["straddling"]) == ("near_duplicates_split", 2)
+    card = (reporter.checkpoints[-1][1] / "README.md").read_text()
+    assert "| 0.4 of the images, in whole groups by the first folder |" in card
 
 
 @settings(max_examples=25)

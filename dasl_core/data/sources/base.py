@@ -41,6 +41,7 @@ class Entry(NamedTuple):
         offset: start of the image in this file: a byte of an archive, or a row of a table.
         label: class named by the source, or None.
         split: split named by the source, or None.
+        group: value of the column `group_column`, or None.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Entry(NamedTuple):
     offset: int = 0
     label: str | None = None
     split: str | None = None
+    group: str | None = None
 
 
 class Skipped(NamedTuple):
@@ -182,6 +184,8 @@ class Source(ABC):
     """Whether keys are paths of files rather than of members of `files`."""
     keys_are_inside: ClassVar[bool] = True
     """Whether all keys stay inside `SourceRecord.root`."""
+    has_columns: ClassVar[bool] = False
+    """Whether the images are rows of a table, with columns."""
     chooses_split: ClassVar[bool] = False
     """Whether only entries of the requested split are listed."""
     deciding_options: ClassVar[tuple[str, ...]] = ()

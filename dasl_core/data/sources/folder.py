@@ -49,28 +49,28 @@ class ListSource(Source, kind="list"):
     commas, by semicolons if the line of names has no comma, or by tabs in a `.tsv` file.
     """
 
-    each_image_is_a_file = True
+    each_image_is_a_file = has_columns = True
     keys_are_inside = False
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
         # The paths in a list may point to any readable folder.
         self.storage, self.name = record.storage(allowed, "follow"), record.files[0]
         # Skipped rows are listed only for this split, and for rows without one.
-        self.split = record.options.split
+        self.split, self.group_column = record.options.split, record.options.group_column
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         lister = Lister(on_listed, self.split)
         paths: set[str] = set()
         with self.storage.open(self.name) as file:
-            for row in read_rows(file, self.name):
+            for row in read_rows(file, self.name, self.group_column):
                 if isinstance(row, Skipped):
                     lister.skip(*row)
                     continue
-                path, label, split = row
+                path, label, split, group = row
                 if not path:
                     lister.skip(NO_PATH, "its row in the list has no path", split)
                 # Databases and file systems cannot store it.
-                elif "\0" in f"{path}{label}{split}":
+                elif "\0" in f"{path}{label}{split}{group}":
                     lister.skip(path, "its row in the list contains a null character", split)
                 elif path in paths:
                     lister.skip(path, "it is listed more than once", split)
@@ -82,7 +82,7 @@ class ListSource(Source, kind="list"):
                         lister.skip(path, f"it cannot be read: {reason}", split)
                         continue
                     paths.add(path)
-                    lister.add(Entry(path, info.size, info.stamp, label=label, split=split))
+                    lister.add(Entry(path, info.size, info.stamp, 0, 0, label, split, group))
         return lister.listing()
 
     def open(self, entry: Entry) -> BinaryIO:

@@ -36,7 +36,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
     which may name files elsewhere.
     """
 
-    chooses_split = True
+    chooses_split = has_columns = True
     deciding_options = ("image_column", "split")
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
@@ -47,6 +47,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
         self.uri, self.allowed, options = record.uri, allowed, record.options
         self.split = options.split
         self.image_column, self.label_column = options.image_column, options.label_column
+        self.group_column = options.group_column
 
     @classmethod
     def is_at(cls, location: str) -> bool:
@@ -61,16 +62,20 @@ class HuggingFaceSource(Source, kind="huggingface"):
     def list_entries(self, on_listed: OnListed) -> Listing:
         table, _ = self._table
         label = self.label_column or ("label" if "label" in table.column_names else None)
-        if label is not None and label not in table.column_names:
-            raise ValueError(f"{self.uri} has no column {label!r}: {table.column_names}")
+        columns = [column for column in (label, self.group_column) if column is not None]
+        if missing := [column for column in columns if column not in table.column_names]:
+            raise ValueError(f"{self.uri} has no column {missing[0]!r}: {table.column_names}")
         names = getattr(table.features[label], "names", ()) if label is not None else ()
-        labels = [None] * len(table) if label is None else table[label]
+        labels, groups = (
+            [None] * len(table) if column is None else table[column]
+            for column in (label, self.group_column)
+        )
         digits = len(str(len(table)))
         stamp = int.from_bytes(table._fingerprint.encode()[:7], "little")
         lister = Lister(on_listed)
-        for position, value in enumerate(labels):
-            label_name = class_name(value, names)
-            lister.add(Entry(f"{position:0{digits}}", -1, stamp, 0, position, label_name))
+        for position, (value, group) in enumerate(zip(labels, groups, strict=True)):
+            names_of = class_name(value, names), None, class_name(group, ())
+            lister.add(Entry(f"{position:0{digits}}", -1, stamp, 0, position, *names_of))
         return lister.listing()
 
     def open(self, entry: Entry) -> BinaryIO:

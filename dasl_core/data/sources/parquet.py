@@ -4,7 +4,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 
@@ -53,12 +53,13 @@ class ParquetSource(Source, kind="parquet"):
     random (`ForwardRows`). Memory is bounded by `_KEPT_BYTES` and the pages of the file.
     """
 
-    in_several_files = True
+    in_several_files = has_columns = True
     deciding_options = ("image_column",)
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
         self.storage, self.files, options = record.storage(allowed), record.files, record.options
         self.image_column, self.label_column = options.image_column, options.label_column
+        self.group_column = options.group_column
         self._parquet = optional_module("pyarrow.parquet", _NEEDS, "parquet")
         arrow_error: type[Exception] = optional_module("pyarrow", _NEEDS, "parquet").ArrowException
         self._errors = (arrow_error, IndexError)  # from damaged tables
@@ -100,8 +101,9 @@ class ParquetSource(Source, kind="parquet"):
         stamp = self.storage.info(name).stamp
         schema = table.schema_arrow
         label = self.label_column or ("label" if "label" in schema.names else None)
-        if label is not None and label not in schema.names:
-            raise ValueError(f"it has no column {label!r}; its columns are {schema.names}")
+        columns = [column for column in (label, self.group_column) if column is not None]
+        if missing := [column for column in columns if column not in schema.names]:
+            raise ValueError(f"it has no column {missing[0]!r}; its columns are {schema.names}")
         self._find_image_column(table)
         names = _class_names(schema, label)
         split = file_split(name)
@@ -109,13 +111,16 @@ class ParquetSource(Source, kind="parquet"):
         check_count(name, table.metadata.num_rows)
         position = 0
         for group in range(table.metadata.num_row_groups):
-            values: Iterable[Any] = [None] * table.metadata.row_group(group).num_rows
-            if label is not None:
-                values = _values(table, group, label, _LABEL_ROWS)
-            for value in values:
+            absent = [None] * table.metadata.row_group(group).num_rows
+            labels, groups = (
+                absent if column is None else _values(table, group, column, _LABEL_ROWS)
+                for column in (label, self.group_column)
+            )
+            for value, group_value in zip(labels, groups, strict=True):
                 key = f"{stem}/{position:0{digits}}"
                 label_name = class_name(value, names)
-                yield Entry(key, -1, stamp, number, position, label_name, split)
+                group_name = class_name(group_value, ())
+                yield Entry(key, -1, stamp, number, position, label_name, split, group_name)
                 position += 1
 
     def _table(self, number: int) -> _Table:

@@ -16,11 +16,13 @@ NO_PATH = "(no path)"
 # Limit on lines, since a binary file may have no line end.
 _MOST_CHARACTERS = 1 << 16
 
-Row = tuple[str, str | None, str | None]
-"""Path, label and split."""
+Row = tuple[str, str | None, str | None, str | None]
+"""Path, label, split and group."""
 
 
-def read_rows(file: BinaryIO, name: str) -> Iterator[Row | Skipped]:
+def read_rows(
+    file: BinaryIO, name: str, group_column: str | None = None
+) -> Iterator[Row | Skipped]:
     """Yield the rows of a list; a row that lacks a field is yielded as skipped, with its line number.
 
     Raises:
@@ -32,10 +34,12 @@ def read_rows(file: BinaryIO, name: str) -> Iterator[Row | Skipped]:
     text = io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8-sig", newline="")
     try:
         if not name.lower().endswith((".csv", ".tsv")):
+            if group_column is not None:
+                raise ValueError(f"{name} is a list of paths and has no column {group_column!r}")
             for line in text:
                 path_of_line = line.strip()
                 if path_of_line and not path_of_line.startswith("#"):
-                    yield path_of_line, None, None
+                    yield path_of_line, None, None, None
             return
         first = text.readline()
         separator = "\t" if name.lower().endswith(".tsv") else ","
@@ -54,13 +58,21 @@ def read_rows(file: BinaryIO, name: str) -> Iterator[Row | Skipped]:
                 f"{name} has no column of paths; expected a first line with {', '.join(PATH_COLUMNS[:4])} "
                 f"among the names of its columns, not {', '.join(header[:10])!r}"
             )
+        group = None
+        if group_column is not None:
+            if (wanted := group_column.strip().lower()) not in header:
+                columns = ", ".join(header[:10])
+                raise ValueError(
+                    f"{name} has no column {group_column!r}; its columns are {columns}"
+                )
+            group = header.index(wanted)
         for row in rows:
             if not row:
                 continue
-            if len(row) <= max(path, label or 0, split or 0):
+            if len(row) <= max(path, label or 0, split or 0, group or 0):
                 yield _short(row, path, rows.line_num, len(header))
             else:
-                yield row[path], _field(row, label), _field(row, split)
+                yield row[path], _field(row, label), _field(row, split), _field(row, group)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{name} is not a list of images in UTF-8: {error}. If it is text, save it as UTF-8"

@@ -102,6 +102,17 @@ def check_holdout(
                 "'class'",
                 "'image', or a data set with a folder for each of two or more classes",
             )
+    elif holdout.group is not None:
+        column = holdout.group.column
+        if column is not None and column != facts.group_column:
+            problems.add(
+                f"{section}.holdout.group.column",
+                "is not the column that the data set was registered with",
+                repr(column),
+                repr(facts.group_column)
+                if facts.group_column
+                else f"a data set registered with --group-column {column}",
+            )
     # The default fraction may round to 0 images, which the run reports in an event.
     elif holdout.fraction != Holdout().fraction and round(facts.num_images * holdout.fraction) == 0:
         problems.add(

@@ -26,6 +26,8 @@ class DatasetFacts(SpecModel):
     """Number of classes; null if there are no labels."""
     median_size: int = Field(ge=1)
     """Median of the images' shorter side, in pixels."""
+    group_column: str | None = None
+    """Column of the source with the groups of the images; null if it was registered without one."""
     bands: int = Field(3, ge=1)
     """Bands of most images; 3 for gray, color, transparency and CMYK."""
     dtype: PixelType = "uint8"
@@ -58,6 +60,6 @@ def training_images(spec: JobSpec, facts: DatasetFacts) -> int:
 def training_classes(spec: JobSpec, facts: DatasetFacts) -> int:
     """Return the number of training classes; 0 without labels."""
     classes, holdout = facts.num_classes or 0, spec.evaluate.holdout
-    if spec.evaluate.dataset is not None or holdout is None or holdout.by == "image":
+    if spec.evaluate.dataset is not None or holdout is None or holdout.by != "class":
         return classes
     return classes - round(classes * holdout.fraction)

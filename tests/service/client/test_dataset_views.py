@@ -38,7 +38,7 @@ def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> 
     assert shown(None) == ["id ds_1", "name birds", "state pending"]
     classes = [f"c{number}" for number in range(12)]
     options = {"split": "val", "labels": "none", "links": "follow", "image_column": "img"}
-    lines = shown({**options, "classes": classes, "label_column": "kind"})
+    lines = shown({**options, "classes": classes, "label_column": "kind", "group_column": "who"})
     assert lines[2:-1] == [
         "split val",
         f"only classes {', '.join(classes[:10])}, and 2 more",
@@ -46,6 +46,7 @@ def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> 
         "links follow",
         "image column img",
         "label column kind",
+        "group column who",
     ]
 
 
