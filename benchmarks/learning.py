@@ -40,7 +40,7 @@ RESULTS = Path(__file__).parent / "results" / "learning.json"
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # Debian's location
 FASHION_TRAIN, FASHION_TEST = 10_000, 2_000
 STEP_METRICS = ("loss", "dar", "sec", "embedding_norm", "embedding_norm_std", "angular_update")
-METRICS = {"emoji": "recall_at_1", "fashion": "knn_top1"}
+METRICS = {"emoji": "recall_at_1", "fashion": "knn_top1", "fonts": "recall_at_1"}
 FEW, DRAWS, NEIGHBORS = 10, 20, 5  # labels per class, draws of them, voting neighbors
 
 # Settings that all runs on a data set share. Emoji are centered, upright and small, so views are milder
@@ -131,7 +131,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--datasets", nargs="+", choices=METRICS, default=list(METRICS))
+    parser.add_argument("--datasets", nargs="+", choices=COMMON, default=list(COMMON))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--side-by-side", type=int, default=2)
     parser.add_argument("--fashion", type=Path, default=FASHION)
@@ -222,7 +222,8 @@ def run(
     from dasl_core.train.build import RunFiles, pretrain
 
     index = ingest_folder(folder / dataset)
-    test = ingest_folder(folder / "test") if "dataset" in settings["evaluate"] else None
+    other = settings["evaluate"].get("dataset")
+    test = ingest_folder(folder / other) if other else None
     spec = resolve(JobSpec.model_validate(settings), index.facts())
     recorder = MetricRecorder(METRICS[dataset], metrics)
     began = time.monotonic()
