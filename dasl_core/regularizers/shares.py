@@ -25,8 +25,8 @@ class GradientShare(NamedTuple):
 
     @property
     def share(self) -> Tensor:
-        """Norm of the term's gradient relative to the loss's."""
-        return self.term_norm / self.loss_norm
+        """Norm of the term's gradient relative to the loss's; 0 where the loss has none, as when all triplets are apart."""
+        return torch.where(self.loss_norm > 0, self.term_norm / self.loss_norm, 0)
 
 
 def gradient_shares(

@@ -14,6 +14,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, Step, build_method
 from dasl_core.regularizers import (
     difference_alignment,
+    gradient_shares,
     inter_class_chain,
     koleo_loss,
     negative_margin_loss,
@@ -449,6 +450,13 @@ def test_step_without_finite_gradient_is_not_measured() -> None:
     measured(this, broken, 0)
     assert measured(this, outputs(1), 10)["loss_dar"].item() > 0
     assert int(this.regularizers["dar"].window_end) == 110
+
+
+def test_loss_without_a_gradient_has_no_shares() -> None:
+    features = torch.ones(3, 2, requires_grad=True)
+    shares = gradient_shares(features.sum() * 0, {"term": features.square().sum()}, [features])
+    assert (shares["term"].share.item(), shares["term"].cosine.item()) == (0, 0)
+    assert features.grad is None
 
 
 def test_share_of_a_ramp_is_reached_at_its_end() -> None:

@@ -99,7 +99,7 @@ def test_stopped_run_succeeds_resumes_and_branches(index: DatasetIndex, tmp_path
     assert (
         json.loads((final / "metrics.json").read_text())["verdict"]["verdict"] == "too_few_images"
     )
-    assert whole.latest == whole.evaluations[-1][3]
+    assert whole.latest == whole.evaluations[-1][3] | {"evaluated_step": step}
 
     interrupted = Recorder(
         tmp_path / "one", lambda started: "cancel" if started == step - 1 else "run"

@@ -47,9 +47,9 @@ class RegularizerConfig(SpecModel):
     """Factor on the term. 0 leaves the run bit-identical to one without it. "auto": chosen by `share`."""
     share: Share | Auto | None = "auto"
     """In place of `weight`: the norm of the term's gradient relative to that of the method's loss, at the outputs of
-    the backbone. The weight with which it has this share is measured in the first epoch, or in the first 100 steps
-    if that is more, and is then constant; with a schedule it is the weight at the end. "auto": 0.1 without
-    `weight`."""
+    the backbone. The weight with which it has this share is measured in the first epoch in which the backbone
+    learns, or in its first 100 steps if that is more, and is then constant; with a schedule it is the weight at the
+    end. "auto": 0.1 without `weight`."""
 
     @model_validator(mode="after")
     def _check_one_strength(self) -> Self:
