@@ -190,17 +190,22 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
             "the number of epochs."
         )
         return "no_better", message, metrics
-    earlier = _second_half(curve)
-    if earlier and curve.compare(curve.last, earlier) < 0:
-        mean = fmean(point.value for point in earlier)
+    # A rising run is never below the mean of all, but may have fallen below that of the second half alone.
+    fallen = [
+        earlier
+        for earlier in (_second_half(curve), curve.points[:-1])
+        if earlier and curve.compare(curve.last, earlier) < 0
+    ]
+    if fallen:
+        mean = fmean(point.value for point in fallen[0])
         best = max(range(len(curve.points)), key=lambda i: curve.points[i].value)
         metrics |= {
             f"{name}_best": curve.points[best].value,
             "best_epoch": curve.epochs[best],
-            f"{name}_in_second_half": mean,
+            f"{name}_before": mean,
         }
         message = (
-            f"falling: {label} was {format_metric(name, mean)} on average in the second half, "
+            f"falling: {label} was {format_metric(name, mean)} on average before, "
             f"{format_metric(name, curve.points[best].value)} at epoch {curve.epochs[best]:g}, and is "
             f"{last} now ({others}). Train for fewer epochs, or lower the learning rate."
         )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dasl_core.regularizers.shares import GradientShare
 from dasl_core.seeds import stream
+from dasl_core.spec.fields import LARGEST_WEIGHT
 from dasl_core.tensors import (
     check_matrix,
     check_whole_number,
@@ -72,7 +73,7 @@ class Regularizer(nn.Module, ABC):
         """Add the gradients of a step to the sums, in the first `window` steps since the first measurement."""
         norms = torch.stack([measured.loss_norm, measured.term_norm])
         # torch.where, because a branch would wait for the device.
-        usable = norms.isfinite().all()
+        usable = norms.isfinite().all() & (norms > 0).all()
         starts = usable & (self.window_end < 0)
         self.window_end.copy_(torch.where(starts, step + window, self.window_end))
         usable &= step < self.window_end
@@ -81,7 +82,7 @@ class Regularizer(nn.Module, ABC):
     def weight_for_share(self, share: float) -> Tensor:
         """Return the weight () with which the term has this share of the loss's gradient; 0 before a measurement."""
         of_loss, of_term = self.gradient_norms
-        return torch.where(of_term > 0, share * of_loss / of_term, 0)
+        return torch.where(of_term > 0, share * of_loss / of_term, 0).clamp(max=LARGEST_WEIGHT)
 
 
 class PairRegularizer(Regularizer):

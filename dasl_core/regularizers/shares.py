@@ -15,6 +15,9 @@ from torch.distributed import ProcessGroup
 from dasl_core.distributed import all_reduce_sum
 from dasl_core.tensors import full_precision
 
+# Factors on a term that overflows in float16.
+SCALES = (1.0, 2.0**-6, 2.0**-12, 2.0**-18, 2.0**-24)
+
 
 class GradientShare(NamedTuple):
     """Norms of the gradients of the loss and of a term, and the cosine of the two; float64 scalars on the device."""
@@ -34,25 +37,28 @@ def gradient_shares(
     terms: Mapping[str, Tensor],
     outputs: Sequence[Tensor],
     *,
-    scale: Callable[[Tensor], Tensor] = lambda term: term,
+    scale: Callable[[Tensor], Tensor] | None = None,
     group: ProcessGroup | None = None,
 ) -> dict[str, GradientShare]:
     """Measure the gradients of a loss and of each term, without the weight, with respect to `outputs`.
 
-    The graph is kept for the backward that follows, and no weight gets a gradient. It does not wait for the device.
+    The graph is kept for the backward that follows, and no weight gets a gradient. Without `scale` it does not wait for
+    the device.
 
     Args:
         loss: scalar loss of the method, without the terms.
         terms: scalar terms by name.
         outputs: all outputs of the backbone in this step, such as its features (B, F) of each crop.
-        scale: applied to the loss and the terms (`GradScaler.scale`); it cancels in a share, not in the norms.
+        scale: for float16, applied to the loss and the terms (`GradScaler.scale`), and cancelled in shares, not in
+            norms. A term whose gradient overflows with it, which no weight has made small yet, is scaled less.
         group: process group that shares the batch, over which squared norms are summed; None: this process holds
             all of it.
     """
 
     def gradient(term: Tensor) -> list[Tensor]:
+        scaled = term if scale is None else scale(term)
         found = torch.autograd.grad(
-            scale(term), outputs, retain_graph=True, allow_unused=True, materialize_grads=True
+            scaled, outputs, retain_graph=True, allow_unused=True, materialize_grads=True
         )
         return [full_precision(each) for each in found]
 
@@ -63,8 +69,13 @@ def gradient_shares(
     of_loss = gradient(loss)
     rows = []
     for term in terms.values():
-        of_term = gradient(term)
-        rows.append([product(of_term, of_term), product(of_loss, of_term)])
+        for factor in (1.0,) if scale is None else SCALES:
+            of_term = gradient(term * factor)
+            row = [product(of_term, of_term) / factor**2, product(of_loss, of_term) / factor]
+            # All ranks decide the same, since the sums are those of all of them.
+            if scale is None or bool(all_reduce_sum(row[0], group).isfinite()):
+                break
+        rows.append(row)
     sums = torch.stack([product(of_loss, of_loss), *(each for row in rows for each in row)])
     loss_square, *others = all_reduce_sum(sums, group).unbind()
     return {

@@ -134,7 +134,8 @@ def build_trainer(
         scaled=is_scaled,
         deferred=device.type == "cuda" and not is_scaled,
     )
-    criterion.scale = updater.scaler.scale
+    if is_scaled:
+        criterion.scale = updater.scaler.scale
     gradients = GradientComputer(
         wrap_ddp(method, run.timer),
         method,

@@ -38,7 +38,7 @@ class Criterion:
         pseudo_labels: labels for regularizers on k-means clusters.
 
     Attributes:
-        scale: applied to a loss before its backward (`GradScaler.scale`).
+        scale: applied to a loss before its backward in float16 (`GradScaler.scale`); else None.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Criterion:
         pseudo_labels: PseudoLabels | None = None,
     ) -> None:
         self.name, self.method, self.pseudo_labels = name, method, pseudo_labels
-        self.scale: Callable[[Tensor], Tensor] = lambda loss: loss
+        self.scale: Callable[[Tensor], Tensor] | None = None
         self._share_metrics: dict[str, Tensor] = {}  # of the last batch
         self.regularizers: dict[str, Regularizer] = {
             name: REGISTRY[name](settings, seed).to(device)
@@ -122,6 +122,12 @@ class Criterion:
         for regularizer in self.regularizers.values():
             settings: RegularizerConfig = regularizer.settings
             end = int(regularizer.window_end)
+            if end < 0 and step == total_steps - 1 and settings.share is not None:
+                message = (
+                    f"{settings.path()}.share: no step had a finite gradient of both the loss and the term at the "
+                    "backbone's outputs, so the term had the weight 0. Give a weight."
+                )
+                warnings.append((message, {"share": 0.0}))
             if regularizer.share_is_checked or end < 0 or step < min(end, total_steps) - 1:
                 continue
             regularizer.share_is_checked.fill_(True)

@@ -58,13 +58,14 @@ def build_notes(
         notes += _reference_notes(table, before_training, jobs_by_id)
     collapsed = [
         f"{job.variant} with seed {job.seed}"
+        + ("" if job.status == JobStatus.SUCCEEDED else " (no result)")
         for job in jobs
-        if has_collapsed(job) and job.status != JobStatus.SUCCEEDED
+        if has_collapsed(job)
     ]
     if collapsed:
         notes.append(
-            f"Collapsed or diverged, and so without a result: {_listed(collapsed)}. A variant with such a seed is not "
-            "called better."
+            f"Collapsed or diverged: {_listed(collapsed)}. A variant with such a seed is not called better, and what is "
+            "better than such a baseline need not be good."
         )
     changes = {variant["name"]: variant["changes"] for variant in experiment.variants}
     notes += setting_notes(changes, experiment.baseline, _resolved(jobs))
@@ -197,7 +198,7 @@ def design_notes(seeds: int, held_out: Collection[int | None]) -> Iterator[str]:
             f"With {seeds} seeds, {POWER:.0%} of experiments find a true difference of {found:.1f} times the standard "
             "deviation of the paired differences between seeds."
         )
-    images = held_out and min(number or 0 for number in held_out)
+    images = min((number for number in held_out if number), default=0)
     if images and images < MANY_IMAGES:
         yield (
             f"{images} held-out images: one of them is {100 / images:.2g} points of an accuracy, and smaller differences "

@@ -186,8 +186,8 @@ def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult
         return sentence
     if verdict == "unstable":
         return (
-            f"{variant}: unstable, since a seed collapsed; those that did not are better than {baseline} in {metric} "
-            f"({evidence}, {pairs} seeds)."
+            f"{variant}: unstable, since a seed collapsed or diverged; the seeds with a result are better than {baseline} "
+            f"in {metric} ({evidence}, {pairs} seeds)."
         )
     return f"{variant}: {verdict} than {baseline} in {metric} ({evidence}, {pairs} seeds)."
 

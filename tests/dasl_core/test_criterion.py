@@ -13,6 +13,7 @@ from torch import Tensor
 from dasl_core.data.index import DatasetIndex
 from dasl_core.methods import Outputs, Step, build_method
 from dasl_core.regularizers import (
+    GradientShare,
     difference_alignment,
     gradient_shares,
     inter_class_chain,
@@ -457,6 +458,35 @@ def test_loss_without_a_gradient_has_no_shares() -> None:
     shares = gradient_shares(features.sum() * 0, {"term": features.square().sum()}, [features])
     assert (shares["term"].share.item(), shares["term"].cosine.item()) == (0, 0)
     assert features.grad is None
+
+
+def test_term_that_overflows_in_float16_is_scaled_less() -> None:
+    features = torch.ones(3, 2, requires_grad=True)
+    half = features.half()
+    loss, term = half.float().sum() * 1e-3, half.float().square().sum() * 1e3
+    shares = gradient_shares(loss, {"term": term}, [half], scale=lambda value: value * 65536)
+    exact = gradient_shares(loss, {"term": term}, [features])
+    assert shares["term"].share.item() == pytest.approx(exact["term"].share.item(), rel=1e-3)
+
+
+def test_measurement_waits_for_the_terms_gradient_and_weights_are_bounded() -> None:
+    regularizer = criterion(dar={}).regularizers["dar"]
+
+    def add(term: float, step: int) -> None:
+        norms = [torch.tensor(value, dtype=torch.float64) for value in (1.0, term, 0.0)]
+        regularizer.add_measurement(GradientShare(*norms), step, 100)
+
+    add(0.0, 0)
+    assert int(regularizer.window_end) == -1
+    add(1e-12, 200)
+    assert regularizer.weight_for_share(0.1).item() == 1e6
+
+
+def test_share_that_was_never_measured_is_reported_at_the_end() -> None:
+    this = criterion(dar={})
+    assert this.share_warnings(8, 10) == []
+    ((message, _),) = this.share_warnings(9, 10)
+    assert message.startswith("dar.share: no step had a finite gradient")
 
 
 def test_share_of_a_ramp_is_reached_at_its_end() -> None:

@@ -396,6 +396,12 @@ REFUSED: list[tuple[Parts, Parts, str, Parts]] = [
         "dar.estimator: .* 16,384 embeddings .* at most 12,000",
         {"dar": {"estimator": "chain"}},
     ),
+    (
+        {"dar": {"reduction": "sum"}},
+        {},
+        "dar.reduction: has no effect with dar.share",
+        {"dar": {"weight": 1}},
+    ),
     *(
         (
             parts | {"train": {"micro_batches": 2, "batch_size": 8}},

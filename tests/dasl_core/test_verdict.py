@@ -54,8 +54,9 @@ def judged(records: list[dict[str, Any]], *collapsed: str, held_out: int = 10_00
         (
             (0.5, 0.6, 0.4, 0.4),
             "falling",
-            "on average in the second half, 60.0 % at epoch 2, and is 40.0 % now",
+            "on average before, 60.0 % at epoch 2, and is 40.0 % now",
         ),
+        ((0.9, 0.9, 0.5, 0.5, 0.5, 0.5), "falling", "at epoch 1, and is 50.0 % now"),
         ((0.6,), "healthy", "healthy"),
     ],
 )

@@ -506,10 +506,10 @@ def test_variant_with_a_collapsed_seed_is_not_called_better(api: Api) -> None:
     results = shown(api, experiment)["results"]
     assert results["metrics"][0]["variants"][1]["verdict"] == "unstable"
     assert results["sentences"] == [
-        "dar: unstable, since a seed collapsed; those that did not are better than baseline in recall_at_1 (+20.00 points, "
-        "95% interval +9.86 to +30.14, 3 seeds)."
+        "dar: unstable, since a seed collapsed or diverged; the seeds with a result are better than baseline in "
+        "recall_at_1 (+20.00 points, 95% interval +9.86 to +30.14, 3 seeds)."
     ]
-    assert any("without a result: dar with seed 3" in note for note in results["notes"])
+    assert any("diverged: dar with seed 3 (no result)" in note for note in results["notes"])
 
 
 def test_limits_of_the_results_are_told_before_the_training(api: Api) -> None:

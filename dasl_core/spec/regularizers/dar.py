@@ -118,6 +118,8 @@ class DAR(RegularizerConfig):
 
     def check(self, context: RegularizerContext) -> list[FieldProblem]:
         problems = Problems(super().check(context))
+        if self.reduction == "sum" and not isinstance(self.weight, float):
+            problems.add_no_effect("dar.reduction", "sum", "dar.share", "dar.weight: a number")
         self._check_clusters(context, problems)
         if self.difference == "distance":
             most = ALL_PAIRS_LIMIT
