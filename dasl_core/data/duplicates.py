@@ -30,6 +30,8 @@ MAX_BITS, MAX_MEAN, MAX_BLOCK = 3, 0.03, 0.08
 MOST_COMPARED, _MOST_BYTES = 65_536, 256 << 20
 # Of more images with a close hash, the first ones are compared.
 MOST_CANDIDATES = 4000
+# Of those with close blocks, the pixels of the first ones.
+MOST_ALIKE = 256
 _SIDE = 32
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # as JPEG's
 # Areas must differ by this share of the thumbnail's contrast, or flat areas get the bits of a JPEG's noise.
@@ -42,18 +44,21 @@ _READ_BYTES = 1 << 20
 
 def most_compared(bands: int, dtype: str) -> int:
     """Return the number of images whose thumbnails are kept for comparison."""
-    of_one = _SIDE * _SIDE * _bands_compared(bands) * np.dtype(dtype).itemsize
+    of_one = _SIDE * _SIDE * len(_bands_compared(bands)) * np.dtype(dtype).itemsize
     return min(MOST_COMPARED, _MOST_BYTES // of_one)
 
 
-def _bands_compared(bands: int) -> int:
-    return 3 if bands >= 3 else 1
+def _bands_compared(bands: int) -> list[int]:
+    """Return the bands of which a thumbnail consists: those of color, or three evenly spaced ones of a stack."""
+    if bands == 1:
+        return [0]
+    return [0, 1, 2] if bands in (3, 4) else [0, bands // 2, bands - 1]
 
 
 def reduce(image: np.ndarray) -> np.ndarray:
-    """Return the thumbnail (32, 32, 1 or 3) of an image (H, W, C), of its first band or its first three."""
+    """Return the thumbnail (32, 32, 1 or 3) of an image (H, W, C); see `_bands_compared`."""
     reduced = []
-    for band in np.moveaxis(image, 2, 0)[: _bands_compared(image.shape[2])]:
+    for band in np.moveaxis(image, 2, 0)[_bands_compared(image.shape[2])]:
         pixels = band if band.dtype == np.uint8 else band.astype(np.float32)
         small = Image.fromarray(np.ascontiguousarray(pixels)).resize(
             (_SIDE, _SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0
@@ -97,10 +102,11 @@ def first_similar(thumbnails: Sequence[np.ndarray], span: float) -> tuple[np.nda
     for position in range(count):
         distances = np.bitwise_count(hashes_of_leaders[:number] ^ hashes[position])
         candidates = leaders[:number][distances <= MAX_BITS]
-        incomplete += len(candidates) > MOST_CANDIDATES
-        candidates = candidates[:MOST_CANDIDATES]
-        apart = np.abs(blocks[candidates] - blocks[position]).max(axis=1, initial=0)
-        for candidate in candidates[apart <= MAX_BLOCK * span]:
+        compared = candidates[:MOST_CANDIDATES]
+        apart = np.abs(blocks[compared] - blocks[position]).max(axis=1, initial=0)
+        alike = compared[apart <= MAX_BLOCK * span]
+        incomplete += len(candidates) > MOST_CANDIDATES or len(alike) > MOST_ALIKE
+        for candidate in alike[:MOST_ALIKE]:
             difference = _luminance(thumbnails[candidate]) - _luminance(thumbnails[position])
             if np.abs(difference).mean() <= MAX_MEAN * span:
                 first[position] = candidate

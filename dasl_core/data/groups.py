@@ -2,10 +2,14 @@
 
 import posixpath
 import re
+import time
 from collections.abc import Iterator
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec.evaluate import SEARCHED_CHARACTERS, GroupRule
+
+# Limit on the search in all paths; a million take some seconds with a usual pattern.
+MOST_SECONDS = 120
 
 
 def group_names(index: DatasetIndex, rule: GroupRule) -> list[str]:
@@ -23,7 +27,7 @@ def group_names(index: DatasetIndex, rule: GroupRule) -> list[str]:
         )
     # No path, column or match contains a null character.
     found = [
-        path + "\0" if name is None else name for name, path in zip(names, index.paths, strict=True)
+        "\0" + path if name is None else name for name, path in zip(names, index.paths, strict=True)
     ]
     if len({*found}) < 2:
         raise ValueError(
@@ -47,7 +51,12 @@ def _values(index: DatasetIndex, rule: GroupRule) -> Iterator[str | None]:
             yield "/".join(folders.split("/")[: rule.folder]) or None
     else:
         assert rule.pattern is not None, "a rule has one of the three"
-        pattern = re.compile(rule.pattern)
+        pattern, end = re.compile(rule.pattern), time.monotonic() + MOST_SECONDS
         for path in index.paths:
             match = pattern.search(path[:SEARCHED_CHARACTERS])
             yield match[1] or None if match else None
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"evaluate.holdout.group.pattern: {rule.pattern!r} takes more than {MOST_SECONDS} seconds for the "
+                    f"{len(index)} paths. Use fewer repeats and alternatives."
+                )

@@ -255,6 +255,9 @@ class DatasetIndex:
             is_valid = first.shape == (count,) and (first >= 0).all() and (first <= own).all()
             if not is_valid or (first[first] != first).any():
                 raise ValueError("its duplicates must name the first image of their group")
+        found = self.duplicates
+        if not isinstance(found, dict) or not all(isinstance(x, dict) for x in found.values()):
+            raise ValueError("its duplicates must be reports")
         shapes = (self.sizes.shape, self.locations.shape, self.checksums.shape)
         if shapes != ((count, 2), (count, 4), (count,)):
             raise ValueError("its lists differ in length")

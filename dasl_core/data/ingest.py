@@ -275,7 +275,9 @@ def _build_index(
         for number, position in enumerate(usable)
         if position in sample.compared
     }
-    low, high = automatic_window(sample.pixels.dtype, sample.pixels.quantiles)
+    # Of the values that occur: in dim images of 8 bits, the differences are small, too.
+    dtype = "uint16" if sample.pixels.dtype == "uint8" else sample.pixels.dtype
+    low, high = automatic_window(dtype, sample.pixels.quantiles)
     duplicate_of, checked = find_duplicates(len(images), equal, compared, high - low)
     index = DatasetIndex(
         source=record,

@@ -54,9 +54,11 @@ def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
         facts["moved"] = int((held_out != own).sum())
     elif holdout.by == "group":
         assert holdout.group is not None, "checked by Holdout"
-        names, groups = np.unique(group_names(index, holdout.group), return_inverse=True)
+        of_images = group_names(index, holdout.group)
+        numbers = {name: number for number, name in enumerate(sorted({*of_images}))}
+        names, groups = [*numbers], np.array([numbers[name] for name in of_images])
         at_least_one = max(holdout.fraction, 1 / len(index))
-        held_out = _hold_out(names.tolist(), groups, at_least_one)
+        held_out = _hold_out(names, groups, at_least_one)
         facts |= {"groups": len(names), "held_out_groups": len(np.unique(groups[held_out]))}
     else:
         if index.labels is None or len(index.class_names) < 2:
@@ -95,11 +97,16 @@ def holdout_events(
     if parts.straddling:
         message += (
             f", and {parts.straddling} held-out ones have them among the training images: these are easier to find or "
-            f"to classify than new ones{missing}. evaluate.holdout.by: image keeps near-duplicates together"
+            f"to classify than new ones{missing}"
         )
+        if holdout.by == "class":
+            message += ". evaluate.holdout.by: image keeps near-duplicates together"
         events.append(("near_duplicates_split", message, data | {"straddling": parts.straddling}))
-    elif holdout.by == "image" and parts.duplicates:
-        message += f", which are held out or trained on together; {parts.moved} changed sides for it{missing}"
+    elif parts.duplicates or unchecked:
+        message += (
+            f", which are held out or trained on together; {parts.moved} images changed sides for it, and "
+            f"{len(parts.held_out)} are held out{missing}"
+        )
         events.append(("near_duplicates_kept", message, data | {"moved": parts.moved}))
     return events
 
@@ -117,6 +124,8 @@ def _hold_out(names: Sequence[str], groups: np.ndarray, fraction: float) -> np.n
     sizes = np.bincount(groups, minlength=len(names))
     order = _by_hash(names)
     order = order[sizes[order] > 0]
+    # Groups of more than a tenth come last, so that one of them rarely becomes the whole holdout.
+    order = order[(10 * sizes[order] > len(groups)).argsort(kind="stable")]
     before = np.cumsum(sizes[order]) - sizes[order]
     chosen = order[before < round(fraction * len(groups))]
     if len(order) < len(groups):

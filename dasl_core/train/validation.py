@@ -248,7 +248,8 @@ class Validator:
                 f"evaluate.holdout is null, so all {images} images are trained on and only the loss is "
                 "measured"
                 if settings.holdout is None
-                else "All images are near-duplicates of the first, so none is held out and only the loss is measured."
+                else "No image is held out, and only the loss is measured: all images are near-duplicates of the first, or "
+                "those held out cannot be read. Name an evaluate.dataset."
                 if round(fraction * images)
                 else f"evaluate.holdout.fraction: {fraction:g} of {images} images rounds to 0, so none is "
                 "held out and only the loss is measured. Increase it."

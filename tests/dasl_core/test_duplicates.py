@@ -87,6 +87,25 @@ def test_color_variants_and_other_details_are_not_joined() -> None:
     assert first_similar([red, green, detail, red], 255)[0].tolist() == [0, 1, 2, 0]
 
 
+def test_dim_images_are_told_apart_by_the_values_that_occur(tmp_path: Path) -> None:
+    random, scene = np.random.default_rng(0), np.linspace(0, 20, 48)
+    for number in range(8):
+        image = np.broadcast_to(scene, (48, 48)).copy()
+        top, left = random.integers(0, 32, 2)
+        image[top : top + 16, left : left + 16] = 0
+        Image.fromarray(image.astype(np.uint8)).save(tmp_path / f"{number}.png")
+    assert ingest_folder(tmp_path).duplicate_of is None
+
+
+def test_stacks_are_compared_by_bands_from_all_of_them(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for number in range(6):
+        stack = np.zeros((48, 48, 16), np.uint8)
+        stack[:, :, 4:] = random.integers(0, 256, (6, 6, 12)).repeat(8, 0).repeat(8, 1)
+        np.save(tmp_path / f"{number}.npy", stack)
+    assert ingest_folder(tmp_path).duplicate_of is None
+
+
 def test_equal_files_are_joined_also_beside_the_sample() -> None:
     one, other = RAMP.astype(np.uint8), RAMP[:, ::-1].astype(np.uint8)
     # Only the copies 3 and 5 are in the sample.

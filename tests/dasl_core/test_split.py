@@ -126,6 +126,16 @@ def test_groups_are_held_out_whole_in_any_order_and_nested(
     assert {paths[i] for i in again.held_out} == {index.paths[i] for i in before.held_out}
 
 
+def test_large_group_is_not_the_holdout() -> None:
+    for number in range(20):
+        index = index_of(None, 100)
+        # 60 images of one group, at another place among the names each time.
+        first = np.arange(100, dtype=np.int32)
+        first[number : number + 60] = number
+        parts = split(replace(index, duplicate_of=first), Holdout(fraction=0.1))
+        assert len(parts.held_out) == 10
+
+
 def test_split_counts_what_near_duplicates_change() -> None:
     index = index_of([0, 0, 1, 1, 2, 2, 2, 2])
     first = np.array([0, 1, 2, 1, 4, 5, 6, 4], np.int32)
@@ -153,14 +163,14 @@ def grouped(rule: dict[str, Any], paths: list[str], **changes: Any) -> list[str]
 
 def test_groups_are_named_by_folder_pattern_and_column() -> None:
     paths = ["a/p1/x.png", "a/p1/y.png", "a/p2_1.png", "z.png"]
-    assert grouped({"folder": 1}, paths) == ["a", "a", "a", "z.png\0"]
-    assert grouped({"folder": 2}, paths) == ["a/p1", "a/p1", "a", "z.png\0"]
-    assert grouped({"pattern": r"/p(\d+)"}, paths) == ["1", "1", "2", "z.png\0"]
+    assert grouped({"folder": 1}, paths) == ["a", "a", "a", "\0z.png"]
+    assert grouped({"folder": 2}, paths) == ["a/p1", "a/p1", "a", "\0z.png"]
+    assert grouped({"pattern": r"/p(\d+)"}, paths) == ["1", "1", "2", "\0z.png"]
     options = SourceOptions(group_column="patient")
     source = SourceRecord("list", "l.csv", "/", ("l.csv",), options)
     values = Strings.pack(["ann", "", "ann", "bob"])
     names = grouped({"column": "patient"}, paths, source=source, groups=values)
-    assert names == ["ann", "a/p1/y.png\0", "ann", "bob"]
+    assert names == ["ann", "\0a/p1/y.png", "ann", "bob"]
 
 
 @pytest.mark.parametrize(
