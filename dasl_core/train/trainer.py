@@ -122,9 +122,8 @@ class Trainer:
         masks = self.method.draw_masks([derive_seed(seed, "method", index, i) for i in images])
         self.updater.snapshot_buffers()
         reported = self.metrics.is_due(index)
-        # The first step of the run, of a branch, and of the backbone after the epochs of the heads.
-        thaws = self.run.spec.train.head_only_epochs * per_epoch
-        first = index in (progress.branched_at, thaws)
+        # The first step of the run, and of the backbone after the epochs of the heads.
+        first = index in (0, self.run.spec.train.head_only_epochs * per_epoch)
         terms, outputs = self.gradients.backward(
             views, step, masks, measure_shares=reported or first
         )
