@@ -1,4 +1,4 @@
-"""Does the demo show a gap that nobody needs statistics for? ``python -m benchmarks.demo``.
+"""Compare SimCLR with raw pixels on words in many fonts: ``python -m benchmarks.demo``.
 
 Trains SimCLR on words in 114 fonts, alone and with DAR, with five seeds each, and finds the font of a word among
 56 other fonts by its nearest neighbor: zero-shot R@1, beside raw pixels and the untrained network. The

@@ -103,10 +103,9 @@ def holdout_events(
             message += ". evaluate.holdout.by: image keeps near-duplicates together"
         events.append(("near_duplicates_split", message, data | {"straddling": parts.straddling}))
     elif parts.duplicates or unchecked:
-        message += (
-            f", which are held out or trained on together; {parts.moved} images changed sides for it, and "
-            f"{len(parts.held_out)} are held out{missing}"
-        )
+        if parts.duplicates:
+            message += ", which are held out or trained on together"
+        message += f"; {parts.moved} images changed sides for it, and {len(parts.held_out)} are held out{missing}"
         events.append(("near_duplicates_kept", message, data | {"moved": parts.moved}))
     return events
 

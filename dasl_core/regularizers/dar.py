@@ -49,8 +49,8 @@ def difference_alignment(
         norm: G, see `ctv_norm`.
         difference: ``"abs"`` elementwise ``|phi_i - phi_j|``; ``"signed"`` ``phi_i - phi_j``, whose
             value depends on how samples are numbered; ``"distance"`` the scalar ``||phi_i - phi_j||``.
-        estimator: ``"auto"`` is ``"full"`` for distances and ``"chain"`` for vectors. ``"chain"`` takes consecutive pairs of a random class-alternating order of the
-            batch, as in the paper. ``"unbiased"`` reweights the chain's column pairs, those that
+        estimator: ``"auto"`` is ``"full"`` for distances and ``"chain"`` for vectors. ``"chain"`` takes consecutive
+            pairs of a random class-alternating order of the batch, as in the paper. ``"unbiased"`` reweights the chain's column pairs, those that
             share a sample and those that do not, to their frequencies among all inter-class pairs;
             if all labels differ, its expectation is exactly ``"full"``. With fewer than three columns
             it is their plain mean. ``"full"`` takes all inter-class pairs of the batch, up to N (N - 1) / 2
