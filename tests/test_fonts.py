@@ -36,7 +36,7 @@ def test_parts_share_no_design(
     assert {family: part_of(family) for family in families} == families
     designs = {(family.split("-")[0], part) for family, part in families.items()}
     assert len(designs) == len({design for design, _ in designs})
-    assert [list(families.values()).count(part) for part in PARTS] == [114, 61, 56]
+    assert [list(families.values()).count(part) for part in PARTS] == [170, 61]
 
 
 def test_images_are_small_and_gray_and_equally_many_of_each_family(
@@ -54,11 +54,11 @@ def test_images_are_small_and_gray_and_equally_many_of_each_family(
 def test_a_part_unpacks_as_folders_of_classes(
     images: dict[tuple[str, str, str], bytes], tmp_path: Path
 ) -> None:
-    folder = unpack_fonts(tmp_path, "fonts-report")
+    folder = unpack_fonts(tmp_path, "fonts-choose")
     assert list(tmp_path.iterdir()) == [folder]
     unpacked = {file.relative_to(tmp_path).parts: file.read_bytes() for file in folder.glob("*/*")}
-    assert unpacked == {names: c for names, c in images.items() if names[0] == "fonts-report"}
-    with pytest.raises(ValueError, match="part: 'test' is none of fonts, fonts-choose, fonts-repo"):
+    assert unpacked == {names: c for names, c in images.items() if names[0] == "fonts-choose"}
+    with pytest.raises(ValueError, match="part: 'test' is none of fonts, fonts-choose"):
         unpack_fonts(tmp_path, "test")
 
 
