@@ -16,6 +16,7 @@ from dasl_core.data.cache_build import OnRead
 from dasl_core.data.canvas_file import CanvasFile
 from dasl_core.data.coding import Form, build_coding
 from dasl_core.data.drawing import Drawer
+from dasl_core.data.file_digests import FileDigests
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.shard_gathering import Gatherer
 from dasl_core.data.shard_store import shared_store
@@ -43,6 +44,7 @@ class Canvases:
         size: bytes of the cached images on this machine.
         is_shared: whether all nodes have the cached images.
         stored: coding of the shards, and their bytes on this machine; None without shards.
+        digests: SHA-256 of the images' files; None if the images are no files.
     """
 
     def __init__(
@@ -83,8 +85,11 @@ class Canvases:
         self._pixels: np.ndarray | None = None
         self._folder: CacheFolder | None = None
         self._shards: Shards | None = None
+        self.digests: FileDigests | None = None
         if index.on_disk and cache is not None:
             self._open(cache, on_read)
+        elif index.on_disk:
+            self._keep_digests(None)
         for position in sorted(self.unreadable)[:PATHS_REPORTED]:
             self._warn(position)
 
@@ -129,12 +134,15 @@ class Canvases:
     def close(self) -> None:
         """Stop the decoding threads, and release the cache."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        if self.digests is not None:
+            self.digests.close()
         if self._folder is not None:
             self._folder.close()
 
     def _open(self, cache: Path, on_read: OnRead) -> None:
         try:
             self._folder = CacheFolder(cache)
+            self._keep_digests(self._folder)
             begin_removal(cache.parent)
             shards = Shards(self._folder, self._drawer, self._coding, shared_store)
             if not self._coding.lossless or shards.store is not None or shards.is_built:
@@ -153,8 +161,20 @@ class Canvases:
                 return
         except OSError as error:  # a full disk, no permission: train without a cache
             self._decode_again(unwritable(cache, error))
+            if self.digests is None:
+                self._keep_digests(None)
         if self._pixels is None:
             self.unreadable = self._drawer.missing()
+
+    def _keep_digests(self, folder: CacheFolder | None) -> None:
+        """Keep the digests of the files that are read from now on."""
+        file = None
+        if folder is not None:
+            name = self._drawer.digest("sha256")
+            folder.use(name)
+            file = folder.path / f"canvases-{name}.sha256"
+        self.digests = FileDigests(self.index, file)
+        self._drawer.on_digest = self.digests.put
 
     def _open_shards(self, shards: Shards, on_read: OnRead) -> None:
         shards.folder.use(shards.digest)

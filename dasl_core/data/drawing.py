@@ -26,7 +26,10 @@ class Drawer:
         shape: shape (N, C, S, S) of all canvases.
         dtype: type of the canvases.
         canvas_bytes: size of a canvas.
+        on_digest: called with the position and the SHA-256 of the file of each image that is drawn.
     """
+
+    on_digest: Callable[[int, bytes], None] | None = None
 
     def __init__(self, index: DatasetIndex, image_size: int, channels: int) -> None:
         self.index = index
@@ -44,7 +47,9 @@ class Drawer:
         """Decode an image to (C, H, W) without padding; return the reason if it cannot be read."""
         height, width = map(int, self.valid_hw[position])
         try:
-            pixels = self.index.decode(position, self.shape[1], at_least=(height, width))
+            pixels = self.index.decode(
+                position, self.shape[1], at_least=(height, width), on_digest=self.on_digest
+            )
         except ValueError as error:
             return str(error)
         if pixels.shape[:2] != (height, width):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
 from dasl_core.data.array_file import damage_as, read_arrays, write_arrays
 from dasl_core.data.decode import SCALES, decode
-from dasl_core.data.decode.reasons import CHANGED
+from dasl_core.data.decode.reasons import CHANGED, one_sentence
 from dasl_core.data.headers import identify
 from dasl_core.data.opening import open_unchanged
 from dasl_core.data.pixel_facts import PixelFacts
@@ -101,24 +102,41 @@ class DatasetIndex:
         return Entry(self.paths[index], length, stamp, file, offset)
 
     def decode(
-        self, index: int, channels: int, at_least: tuple[int, int] | None = None
+        self,
+        index: int,
+        channels: int,
+        at_least: tuple[int, int] | None = None,
+        on_digest: Callable[[int, bytes], None] | None = None,
     ) -> np.ndarray:
         """Return the pixels (height, width, channels) of an image, of the type `pixels.dtype`.
 
         Args:
             at_least: height and width below which the decoder must not reduce the image; None: no reduction.
+            on_digest: called with the position and the SHA-256 of the file.
 
         Raises:
             ValueError: it cannot be read; the message is the reason.
         """
         checksum = int(self.checksums[index])
         with open_unchanged(self.opened_source, self.entry(index), checksum) as file:
+            if on_digest is not None:
+                on_digest(index, _sha256(file))
             pixels = decode(file, self.paths[index], channels, self.pixels.dtype, at_least)
         width, height = map(int, self.sizes[index])
         scaled = ((-(-height // scale), -(-width // scale)) for scale in SCALES)
         if pixels.shape[:2] not in scaled:
             raise ValueError(CHANGED)
         return pixels
+
+    def file_digest(self, index: int) -> bytes:
+        """Return the SHA-256 of an image's file.
+
+        Raises:
+            ValueError: it cannot be read; the message is the reason.
+        """
+        checksum = int(self.checksums[index])
+        with open_unchanged(self.opened_source, self.entry(index), checksum) as file:
+            return _sha256(file)
 
     def facts(self) -> DatasetFacts:
         """Return the facts for resolving a job's "auto" values."""
@@ -280,3 +298,11 @@ class DatasetIndex:
             outside = next((name for name in self.paths if not is_inside(name)), None)
             if outside is not None:
                 raise ValueError(f"it names an image outside its folder: {outside}")
+
+
+def _sha256(file: BinaryIO) -> bytes:
+    """Compute the SHA-256 of an image's file, which stays open, at its start."""
+    with one_sentence():
+        digest = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+        file.seek(0)
+    return digest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -90,7 +90,11 @@ class MappedIndex(DatasetIndex):
         )
 
     def decode(
-        self, index: int, channels: int, at_least: tuple[int, int] | None = None
+        self,
+        index: int,
+        channels: int,
+        at_least: tuple[int, int] | None = None,
+        on_digest: Callable[[int, bytes], None] | None = None,
     ) -> np.ndarray:
         return _pixels(self.dataset[index], index, channels)
 

@@ -88,6 +88,16 @@ def loading_lines(stem: list[str] | None) -> list[str]:
     return [*build, 'model.load_state_dict(load_file("backbone.safetensors"))', "model.eval()"]
 
 
+def _certificate(metrics: dict[str, Any]) -> str:
+    """Say how to check the run; nothing for a checkpoint without a certificate."""
+    digest = metrics.get("certificate")
+    if digest is None:
+        return ""
+    return f"""
+`dasl verify` checks the run by its `certificate.json`, which has the SHA-256
+`{digest}`."""
+
+
 def _load_checkpoint(model: dict[str, Any]) -> str:
     is_own = model["timm"] is None
     where = "With timm and safetensors, in this folder:"
@@ -189,7 +199,7 @@ Images whose longer side has more than {2 * side} px were first scaled down to t
 
 {judged}{_results(metrics)}
 
-All evaluations and the loss of every epoch are in `metrics.json` of the checkpoint.
+All evaluations and the loss of every epoch are in `metrics.json` of the checkpoint.{_certificate(metrics)}
 
 ## Data
 

@@ -151,13 +151,13 @@ def _dasl_version() -> str:
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(_finite(content), indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(finite(content), indent=2) + "\n", encoding="utf-8")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Replace NaN and infinities, which JSON lacks, by null."""
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -28,6 +28,7 @@ class RunFacts:
             epochs: means of step metrics of each epoch, by name.
             verdict: message of the verdict; None without one.
             automatic: settings with the value that "auto" chooses.
+            certificate: SHA-256 of the certificate of the last checkpoint, if there is one.
     """
 
     spec: ResolvedJobSpec
@@ -44,6 +45,7 @@ class RunFacts:
     verdict: str | None = None
     steps_per_epoch: int = 0
     automatic: frozenset[str] = frozenset()
+    certificate: str | None = None
 
     @property
     def method(self) -> str:

@@ -251,6 +251,10 @@ def _load(run: RunFacts) -> str:
         if is_custom
         else ", with timm and safetensors."
     )
-    return _section(
-        "Load the backbone", f"<p class=muted>{where}</p><pre><code>{code}</code></pre>"
-    )
+    content = [f"<p class=muted>{where}</p><pre><code>{code}</code></pre>"]
+    if run.certificate is not None:
+        content.append(
+            "<p class=muted><code>dasl verify</code> checks the run by its certificate, whose SHA-256 is "
+            f"<code>{run.certificate}</code></p>"
+        )
+    return _section("Load the backbone", *content)

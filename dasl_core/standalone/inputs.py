@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from dasl_core.models.warm_start import pretrained_path
-from dasl_core.spec import JobSpec, WeightsRecord, apply_overrides, load_spec, read_record
+from dasl_core.spec import (
+    JobSpec,
+    ResolvedJobSpec,
+    WeightsRecord,
+    apply_overrides,
+    load_spec,
+    read_record,
+)
 from dasl_core.spec.source import is_missing
 from dasl_core.spec.weights import weights_problem
 from dasl_core.spec.weights_record import NO_RECORD
@@ -97,6 +104,26 @@ def _location(
     location = ImageLocation(uri, split, given_by)
     settings["dataset"] = location.name
     return location
+
+
+def locations_of(spec: ResolvedJobSpec, options: DataOptions) -> Locations:
+    """Return the image locations of a resolved spec, whose data sets have only names.
+
+    Raises:
+        ValueError: there are no images at one.
+    """
+    evaluated = spec.evaluate.dataset
+    given = [(options.data, spec.dataset, options.split, "--data")]
+    if evaluated is not None:
+        given.append((options.evaluate_data, evaluated, options.evaluate_split, "--evaluate-data"))
+    found = []
+    for uri, name, split, option in given:
+        if is_missing(uri or name):
+            raise ValueError(
+                f"{option}: {uri or name} does not exist. Pass the images of {name} with {option}."
+            )
+        found.append(ImageLocation(uri or name, split, option))
+    return Locations(found[0], found[1] if len(found) > 1 else None)
 
 
 def start_weights(spec: JobSpec) -> WeightsRecord:

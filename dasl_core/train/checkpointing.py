@@ -18,6 +18,7 @@ from torch import nn
 
 from dasl_core.distributed import broadcast_int, gather_objects_to_rank0, rank, world_size
 from dasl_core.export import export_backbone
+from dasl_core.export.checkpoint import finite
 from dasl_core.headlines import EVALUATED_STEP
 from dasl_core.machine import available_memory
 from dasl_core.methods import Method
@@ -25,11 +26,20 @@ from dasl_core.seeds import random_state, restore_random_state
 from dasl_core.spec import versions
 from dasl_core.spec.base import shorten
 from dasl_core.train.background import copy_to_cpu, run_in_background
+from dasl_core.train.certificate import (
+    CERTIFICATE,
+    Certificate,
+    Entry,
+    describe_data,
+    digest_file,
+    environment,
+    write_certificate,
+)
 from dasl_core.train.criterion import Criterion
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.progress import Progress
 from dasl_core.train.run import Run
-from dasl_core.train.serialization import StateCopy, load_state
+from dasl_core.train.serialization import STATE_FILES, StateCopy, load_state
 from dasl_core.train.update import Updater
 from dasl_core.vocabulary import TRAINED
 
@@ -59,15 +69,18 @@ class Checkpointer:
 
     Attributes:
         saved_step: step of the newest checkpoint, which may still be written; None when there is none.
+        certificate: SHA-256 of the certificate of the newest written checkpoint, on rank 0.
     """
 
     run: Run
     state: "TrainingState"
     saved_step: int | None = None
+    certificate: str | None = None
     _write: Future[bool] | None = None  # on rank 0
     _being_written: bool = False  # on all ranks
     _last_try: float = field(default_factory=lambda: monotonic())
     _failures: int = 0  # in a row, on rank 0
+    _data: dict[str, Any] | None = None
 
     def is_overdue(self) -> bool:
         """Whether a checkpoint is due within the epoch, by `checkpoints.every_minutes`.
@@ -100,6 +113,8 @@ class Checkpointer:
             return False
         self.state.load(files.resume, branch=files.branch)
         self.saved_step = self.run.progress.step
+        if (files.resume / CERTIFICATE).exists():
+            self.certificate = digest_file(files.resume / CERTIFICATE)
         return True
 
     def save(self, *, required: bool) -> None:
@@ -210,6 +225,7 @@ class Checkpointer:
             latest=latest,
             network=copy_to_cpu(method.representation) if is_copied else method.representation,
             head=copy_to_cpu(head) if is_copied and head is not None else head,
+            chain=list(progress.chain),
             is_copied=is_copied,
             ended=progress.ended,
         )
@@ -235,10 +251,11 @@ class Checkpointer:
             with tempfile.TemporaryDirectory(dir=self.run.files.scratch) as name:
                 folder = Path(name)
                 snapshot.state.write(folder)
+                self.certificate = self._certify(snapshot, folder)
                 missing = export_backbone(
                     snapshot.network,
                     self.run.spec,
-                    snapshot.metrics,
+                    snapshot.metrics | {"certificate": self.certificate},
                     folder,
                     head=snapshot.head,
                     onnx=snapshot.ended,
@@ -252,6 +269,30 @@ class Checkpointer:
             )
             failed.cause = error if isinstance(error, OSError) else None
             raise failed from error
+
+    def _certify(self, snapshot: "_Snapshot", folder: Path) -> str:
+        """Write the certificate of the training state in `folder`; return its SHA-256.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        run = self.run
+        if self._data is None:
+            self._data = describe_data(run.data, run.reporter.keepalive)
+        content = Certificate(
+            step=snapshot.metrics["step"],
+            ended=snapshot.ended,
+            branched_at=run.progress.branched_at,
+            spec_version=versions.current(),
+            spec=run.spec.model_dump(mode="json"),
+            names=run.data.digest(),
+            data=self._data,
+            environment=environment(run.device),
+            chain=[Entry(**entry) for entry in snapshot.chain],
+            state={name: digest_file(folder / name) for name in sorted(STATE_FILES)},
+            figures=finite(snapshot.metrics["evaluations"]),
+        )
+        return write_certificate(folder, content)
 
 
 class _Result(IntEnum):
@@ -272,6 +313,7 @@ class _Snapshot:
     latest: dict[str, float]
     network: nn.Module
     head: nn.Module | None
+    chain: list[dict[str, Any]]
     is_copied: bool
     ended: bool
 
@@ -347,6 +389,8 @@ class TrainingState:
             self.check_branch(state["spec"], progress.step)
             progress.collapsed, progress.ended, progress.verdict = None, False, None
             progress.branched_at = progress.step
+            if changed:  # the steps before are those of another spec
+                progress.chain, progress.recent_losses, progress.terms = [], [], ""
         self._check_shapes(state)
         vars(self.run.progress).update(vars(progress))
         self.method.load_state_dict(state["method"])

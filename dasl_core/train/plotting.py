@@ -139,10 +139,14 @@ class Plotter:
 
         self._publishing(add)
 
-    def publish(self, anchors: Anchors) -> None:
-        """Draw and publish all plots and the report, on rank 0. A full disk is only reported."""
+    def publish(self, anchors: Anchors, certificate: str | None) -> None:
+        """Draw and publish all plots and the report, on rank 0. A full disk is only reported.
+
+        Args:
+            certificate: SHA-256 of the run's certificate.
+        """
         if rank() == 0:
-            self._publishing(lambda: self._publish_pictures(anchors))
+            self._publishing(lambda: self._publish_pictures(anchors, certificate))
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the history, for the training state."""
@@ -209,7 +213,7 @@ class Plotter:
             self._write(plotted.THUMBNAILS, sheet)
             self._has_thumbnails = True
 
-    def _publish_pictures(self, anchors: Anchors) -> None:
+    def _publish_pictures(self, anchors: Anchors, certificate: str | None) -> None:
         # Imported late: Matplotlib would delay the first step of every rank, and needs a writable folder.
         from dasl_core.plots.curves import curves
         from dasl_core.plots.histograms import distances, norms
@@ -220,7 +224,7 @@ class Plotter:
 
         scratch = self.run.files.scratch
         automatic = frozenset(automatic_settings(self.run.spec, self.run.data.index.facts()))
-        facts = replace(self.facts(anchors), automatic=automatic)
+        facts = replace(self.facts(anchors), automatic=automatic, certificate=certificate)
         history, images = self.history, self._images
         plots = {"curves": partial(curves, facts)}
         if history.evaluations:

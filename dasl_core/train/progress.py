@@ -1,5 +1,7 @@
 """Progress of a run: counters and records of its steps."""
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,10 +39,18 @@ class Progress:
     collapsed: str | None = None  # why the run must end
     ended: bool = False  # the final evaluation is done, too
     verdict: dict[str, Any] | None = None  # from `dasl_core.verdict`, after the end
+    # Evidence (`dasl_core.train.certificate`): digest of the terms of the loss in all steps, losses of the steps since
+    # the last entry of the chain, and its entries, on rank 0.
+    terms: str = ""
+    recent_losses: list[float] = field(default_factory=list)
+    chain: list[dict[str, Any]] = field(default_factory=list)
 
     def add_step(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics of a step to the means of the epoch."""
         loss = metrics["loss"]
+        self.recent_losses.append(loss)
+        terms = {name: value for name, value in metrics.items() if name.startswith("loss")}
+        self.terms = digest_of(self.terms, terms)
         if math.isfinite(loss):
             self.epoch_loss_sum += loss
             self.epoch_loss_steps += 1
@@ -51,6 +61,26 @@ class Progress:
                 total = sums.setdefault(name, [0.0, 0])
                 total[0] += value
                 total[1] += 1
+
+    def add_entry(self, weights: str) -> None:
+        """Add an entry to the chain after this step, and start the next one.
+
+        Args:
+            weights: SHA-256 of the weights; "" on other ranks than 0.
+        """
+        losses, self.recent_losses = self.recent_losses, []
+        entry = {
+            "step": self.step,
+            "terms": self.terms,
+            # NaN is no JSON.
+            "first_loss": losses[0] if losses and math.isfinite(losses[0]) else None,
+            "mean_loss": math.fsum(losses) / len(losses)
+            if all(map(math.isfinite, losses))
+            else None,
+            "weights": weights,
+        }
+        before = self.chain[-1]["link"] if self.chain else ""
+        self.chain.append(entry | {"link": digest_of(before, entry)})
 
     def close_epoch(self) -> None:
         """Record the means of the epoch and start the next one."""
@@ -70,6 +100,12 @@ class Progress:
         earlier: list[dict[str, float]] = [{}] * (len(self.epochs) - len(self.timed_epochs))
         timed = [*earlier, *self.timed_epochs]
         return [means | times for means, times in zip(self.epochs, timed, strict=True)]
+
+
+def digest_of(before: str, content: Mapping[str, Any]) -> str:
+    """Return the SHA-256, in hexadecimal, of the digest before and of what JSON can hold exactly."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()
 
 
 def _means(sums: Mapping[str, list[float]]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from dasl_core.distributed import all_ranks, broadcast_int, rank
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
+from dasl_core.train.certificate import digest_weights, is_entry
 from dasl_core.train.checkpointing import Checkpointer
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.criterion import Criterion
@@ -94,8 +96,20 @@ class Trainer:
             self._report()
             self._save(required=True)
             return stop.outcome
-        self.validator.publish_plots()
+        self.validator.publish_plots(self.checkpointer.certificate)
         return "succeeded"
+
+    def replay(self, last: int) -> dict[str, Any]:
+        """Train from the start or the checkpoint to a step of the same epoch; return its entry of the chain."""
+        if self.checkpointer.resume():
+            self.metrics.restore_alarm()
+        first = self.run.progress.step
+        read_ahead = self.loader.batches(first, last, self.prefetcher.pin)
+        with closing(self.prefetcher.batches(read_ahead, first)) as batches:
+            self.begin_epoch(first // self.run.length.steps_per_epoch)
+            for batch in batches:
+                self.step(batch)
+        return self.run.progress.chain[-1]
 
     def begin_epoch(self, epoch: int) -> None:
         """Set the training mode; freeze the backbone in the epochs of the heads, and thaw it after them."""
@@ -157,6 +171,8 @@ class Trainer:
             self.metrics.watch_collapse(self._report() | dim)
             for warning in self.criterion.share_warnings(index, length.total_steps):
                 self.run.reporter.event("gradient_share", *warning)
+            if is_entry(progress.step, per_epoch):
+                progress.add_entry(digest_weights(self.method.state_dict()) if rank() == 0 else "")
         else:
             self._count_steps(wait=False)
 

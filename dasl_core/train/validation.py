@@ -220,9 +220,9 @@ class Validator:
         """Return the observer of the features of evaluations."""
         return self.plotter
 
-    def publish_plots(self) -> None:
-        """Publish the plots and the report of the finished run as artifacts."""
-        self.plotter.publish(self.anchors())
+    def publish_plots(self, certificate: str | None) -> None:
+        """Publish the plots and the report of the finished run, with the certificate's SHA-256, as artifacts."""
+        self.plotter.publish(self.anchors(), certificate)
 
     def _record(
         self, subject: Subject, metrics: dict[str, float], hits: dict[str, str] | None = None

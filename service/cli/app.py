@@ -30,6 +30,7 @@ from service.cli import (
     show,
     storage,
     train,
+    verify,
     webhooks,
 )
 from service.client.errors import DaslError
@@ -79,7 +80,7 @@ app = typer.Typer(
 # In the order of `dasl --help`, which has groups of commands last.
 modules = (
     *(server, jobs, show, compare, files, storage, cluster, login, audit),
-    *(doctor, catalog, init, cache, prepare, train, preview, export, models),
+    *(doctor, catalog, init, cache, prepare, train, preview, export, models, verify),
 )
 groups = (datasets.app, experiments.app, accounts.tenants, accounts.users, accounts.tokens)
 for commands in (*(module.app for module in modules), server.database, *groups, webhooks.app):
@@ -96,5 +97,5 @@ def _add_json(commands: typer.Typer, without: Sequence[object]) -> None:
             _add_json(group.typer_instance, without)
 
 
-_local: Sequence[object] = (init.init, train.train, preview.preview)
+_local: Sequence[object] = (init.init, train.train, preview.preview, verify.verify)
 _add_json(app, without=[server.serve, server.schema, cluster.drain, cluster.undrain, *_local])

@@ -1,0 +1,392 @@
+"""Check the certificate of a run: `dasl verify`, or `torchrun -m dasl_core.standalone.verify` for one on several ranks."""
+
+import argparse
+import json
+import math
+import os
+import random
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from dasl_core.data.index import DatasetIndex
+from dasl_core.distributed import rank
+from dasl_core.export.checkpoint import METRICS, WEIGHTS, finite
+from dasl_core.export.network import exported_weights
+from dasl_core.manifest import MANIFEST, find_damage
+from dasl_core.spec import ResolvedJobSpec, versions
+from dasl_core.standalone.console import USER_ERRORS, fail, print_line
+from dasl_core.standalone.images import open_images
+from dasl_core.standalone.inputs import DataOptions, locations_of
+from dasl_core.standalone.ranks import join_ranks, leave_ranks, on_rank_0
+from dasl_core.train.build import RunFiles, build_trainer, configure_torch, open_run
+from dasl_core.train.certificate import (
+    CERTIFICATE,
+    Certificate,
+    Entry,
+    describe_data,
+    digest_file,
+    digest_weights,
+    environment,
+    read_certificate,
+)
+from dasl_core.train.progress import digest_of
+from dasl_core.train.reporter import NullReporter
+from dasl_core.train.run import CPU
+from dasl_core.train.serialization import STATE_FILES, load_state
+from dasl_core.train.trainer import Trainer
+
+# Where the bits may differ: relative difference of the loss of the first step after a checkpoint, of the mean loss
+# up to the next entry, and absolute one of figures. Below 32 bits, rounding is a few thousand times coarser.
+TOLERANCES = {True: (1e-3, 2e-2, 1e-2), False: (2e-2, 5e-2, 2e-2)}
+_MOST_THREADS = 1024
+# Exit codes; 2 is that of a wrong command line.
+VERIFIED, FAILED, NOT_VERIFIABLE = 0, 1, 3
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint of the run that was kept."""
+
+    folder: Path
+    certificate: Certificate
+
+    @property
+    def step(self) -> int:
+        return self.certificate.step
+
+    @property
+    def chain(self) -> list[Entry]:
+        return self.certificate.chain
+
+
+def find_kept(folder: Path) -> list[Kept]:
+    """Find the checkpoints in a folder: that of a run, one with folders of checkpoints, or that of one checkpoint.
+
+    Raises:
+        ValueError: there is none with a certificate, or one is damaged.
+    """
+    places = ("", "[!.]*/", "checkpoints/[!.]*/")  # not those that are being written
+    files = chain.from_iterable(folder.glob(place + CERTIFICATE) for place in places)
+    kept = [Kept(file.parent, read_certificate(file)) for file in files]
+    if not kept:
+        raise ValueError(f"{folder} has no {CERTIFICATE}: it is not the folder of a run")
+    return sorted(kept, key=lambda each: each.step)
+
+
+# Errors of files that somebody has made up.
+UNUSABLE = (ValueError, OSError, KeyError, TypeError, AttributeError, RuntimeError)
+Window = tuple[Kept | None, Entry]
+"""A checkpoint, None being the start of the run, and the next entry of the chain."""
+
+
+@dataclass
+class Verification:
+    """A check of the certificate of a run, on all ranks.
+
+    Attributes:
+        kept: checkpoints of the run, oldest first; the last one's certificate is checked.
+        failures: what is not as the certificate says, on rank 0.
+    """
+
+    kept: list[Kept]
+    options: DataOptions
+    scratch: Path
+    device: torch.device = CPU
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def last(self) -> Kept:
+        return self.kept[-1]
+
+    @cached_property
+    def spec(self) -> ResolvedJobSpec:
+        """The spec that the certificate claims, on these ranks."""
+        certificate = self.last.certificate
+        spec = versions.load(certificate.spec, certificate.spec_version)
+        here = {
+            "workers": int(os.environ.get("WORLD_SIZE", "1")),
+            "gpus_per_worker": int(torch.cuda.is_available()),
+        }
+        return spec.model_copy(update={"resources": spec.resources.model_copy(update=here)})
+
+    def run(self, windows: int, seed: int, *, evaluate: bool) -> int:
+        """Check everything; print each result.
+
+        Raises:
+            ValueError: the images cannot be read.
+        """
+        configure_torch(self.device, self._threads, deterministic=self.spec.train.deterministic)
+        here, claimed = environment(self.device), self.last.certificate.environment
+        differing = [name for name in here if here[name] != claimed.get(name)]
+        self._say(
+            "bit for bit: the devices and libraries are equal"
+            if not differing
+            else f"within a tolerance, because of other {', '.join(differing)}: bits may differ"
+        )
+        if rank() == 0:
+            for kept in self.kept:
+                try:
+                    problems = list(self._file_problems(kept))
+                except UNUSABLE as error:
+                    problems = [f"a file is not as DASL writes it: {error!r}"]
+                self._check(f"files of step {kept.step}", problems)
+        drawn = self._draw(windows, seed)
+        for begin, end in drawn:
+            self._check(
+                f"steps {0 if begin is None else begin.step} to {end.step}",
+                self._replay(begin, end, exact=not differing),
+            )
+        problems = self._last_problems(exact=not differing, evaluate=evaluate)
+        self._check("images, weights and figures", problems)
+        if self.failures:
+            self._say(f"NOT as certified: {len(self.failures)} of the checks failed")
+            return FAILED
+        if not drawn:
+            self._say("Not verifiable: no checkpoint is kept from which steps could be repeated")
+            return NOT_VERIFIABLE
+        of = len(self.windows)
+        self._say(
+            f"Verified: {len(drawn)} of {of} windows of the {len(self.last.chain)} in the chain, drawn with --seed {seed}"
+            + ("" if evaluate else "; the figures were not computed again (--evaluate)")
+        )
+        return VERIFIED
+
+    @property
+    def _threads(self) -> int:
+        claimed = self.last.certificate.environment.get("threads")
+        return claimed if isinstance(claimed, int) and 0 < claimed <= _MOST_THREADS else 1
+
+    @cached_property
+    def windows(self) -> list[Window]:
+        """The windows that can be repeated."""
+        starts: list[Kept | None] = [*self.kept]
+        if not self.last.certificate.branched_at:
+            starts.insert(0, None)
+        found = []
+        for start in starts:
+            step = 0 if start is None else start.step
+            end = next((entry for entry in self.last.chain if entry.step > step), None)
+            if end is not None:
+                found.append((start, end))
+        return found
+
+    def _draw(self, count: int, seed: int) -> list[Window]:
+        drawn = random.Random(seed).sample(self.windows, min(count, len(self.windows)))
+        return sorted(drawn, key=lambda window: window[1].step)
+
+    def _file_problems(self, kept: Kept) -> Iterator[str]:
+        """Compare the files of a checkpoint with its certificate, and that with the last one."""
+        if (kept.folder / MANIFEST).exists() and (damage := find_damage(kept.folder)):
+            yield damage
+        for name in sorted(STATE_FILES):
+            if digest_file(kept.folder / name) != kept.certificate.state.get(name):
+                yield f"{name} is not the one of the certificate"
+        link = ""
+        for entry in kept.chain:
+            link = digest_of(link, entry.model_dump(exclude={"link"}))
+            if link != entry.link:
+                yield f"the chain is broken at step {entry.step}"
+                break
+        if self.last.chain[: len(kept.chain)] != kept.chain:
+            yield "its chain is not the beginning of that of the last checkpoint"
+        for name in ("spec", "names", "data", "branched_at"):
+            if getattr(kept.certificate, name) != getattr(self.last.certificate, name):
+                yield f"its certificate has another {name}"
+        state = load_state(kept.folder)
+        if state["progress"]["chain"] != [entry.model_dump() for entry in kept.chain]:
+            yield "the training state has another chain"
+        if finite(state["progress"]["evaluations"]) != kept.certificate.figures:
+            yield "the figures are not those of the training state"
+        reported = json.loads((kept.folder / METRICS).read_text(encoding="utf-8"))
+        if reported["evaluations"] != kept.certificate.figures:
+            yield f"{METRICS} has other figures"
+        at = [entry.weights for entry in kept.chain if entry.step == kept.step]
+        if at and digest_weights(state["method"]) != at[0]:
+            yield "the weights of the training state are not those of the chain"
+
+    @cached_property
+    def _images(self) -> list[tuple[DatasetIndex, Path]]:
+        """The indexes and caches of the data sets."""
+        return [open_images(location) for location in locations_of(self.spec, self.options).all()]
+
+    @contextmanager
+    def _trainer(self, begin: Kept | None) -> Iterator[Trainer]:
+        (index, cache), *others = self._images
+        evaluate_on, evaluate_cache = others[0] if others else (None, None)
+        run = open_run(
+            self.spec,
+            index,
+            NullReporter(),
+            RunFiles(cache, self.scratch, evaluate_cache, None if begin is None else begin.folder),
+            evaluate_on=evaluate_on,
+            device=self.device,
+            threads=self._threads,
+        )
+        trainer = build_trainer(run)
+        try:
+            yield trainer
+        finally:
+            trainer.close()
+
+    def _replay(self, begin: Kept | None, end: Entry, *, exact: bool) -> list[str]:
+        """Train a window again, and compare its entry of the chain."""
+        try:
+            with self._trainer(begin) as trainer:
+                entry = Entry(**trainer.replay(end.step))
+        except UNUSABLE as error:
+            return [repr(error)]
+        if rank() != 0:
+            return []
+        if exact:
+            problems = {
+                "terms": "the losses of its steps are other ones",
+                "weights": "the weights after it are other ones",
+            }
+            return [
+                problem
+                for name, problem in problems.items()
+                if getattr(entry, name) != getattr(end, name)
+            ]
+        losses = {
+            "first loss": (entry.first_loss, end.first_loss, self._tolerances[0]),
+            "mean loss": (entry.mean_loss, end.mean_loss, self._tolerances[1]),
+        }
+        return [
+            f"its {name} is {here}, and {there} in the certificate"
+            for name, (here, there, most) in losses.items()
+            if here != there
+            and (here is None or there is None or not math.isclose(here, there, rel_tol=most))
+        ]
+
+    @property
+    def _tolerances(self) -> tuple[float, float, float]:
+        return TOLERANCES[self.spec.train.precision in ("fp32", "fp64")]
+
+    def _last_problems(self, *, exact: bool, evaluate: bool) -> list[str]:
+        """Compare images, exported weights and figures with those of the last checkpoint."""
+        certificate, problems = self.last.certificate, list[str]()
+        found: list[dict[str, Any]] = []
+        try:
+            with self._trainer(self.last) as trainer:
+                if rank() == 0:
+                    data = describe_data(trainer.run.data, lambda: None)
+                    problems += list(_data_problems(certificate.data, data))
+                trainer.checkpointer.resume()
+                weights = exported_weights(trainer.method.representation)
+                exported = load_file(self.last.folder / WEIGHTS)
+                if weights.keys() != exported.keys() or not all(
+                    torch.equal(weights[name], exported[name]) for name in weights
+                ):
+                    problems.append(f"{WEIGHTS} has other weights than the training state")
+                if evaluate:
+                    trainer.run.progress.evaluations = []
+                    validator = trainer.validator
+                    validator.evaluate("backbone", final=validator.trains_at_end)
+                    found = trainer.run.progress.evaluations
+            if evaluate and not certificate.branched_at:
+                with self._trainer(None) as trainer:
+                    trainer.validator.evaluate_baselines()
+                    found += trainer.run.progress.evaluations
+            problems += list(self._figure_problems(found, exact=exact))
+        except UNUSABLE as error:
+            problems.append(repr(error))
+        return problems
+
+    def _figure_problems(self, found: list[dict[str, Any]], *, exact: bool) -> Iterator[str]:
+        claimed = {
+            (record.get("step"), record.get("subject")): record.get("metrics")
+            for record in self.last.certificate.figures
+        }
+        most = 0.0 if exact else self._tolerances[2]
+        for record in finite(found):
+            metrics = claimed.get((record["step"], record["subject"])) or {}
+            for name, value in record["metrics"].items():
+                other = metrics.get(name)
+                numbers = isinstance(value, float | int) and isinstance(other, float | int)
+                if value != other and not (numbers and abs(value - other) <= most):
+                    yield f"{name} of {record['subject']} is {value}, and {other} in the certificate"
+
+    def _check(self, name: str, problems: list[str]) -> None:
+        """Print the result of a check, and count its failure."""
+        if rank() == 0:
+            self._say(f"{'FAILED' if problems else 'ok':6}  {name}")
+            for problem in problems:
+                self._say(f"        {problem}")
+            self.failures += [name] if problems else []
+
+    @staticmethod
+    def _say(text: str) -> None:
+        if rank() == 0:
+            print_line(text)
+
+
+def _data_problems(claimed: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:
+    if claimed.keys() != found.keys():
+        yield f"the data sets are {', '.join(found)}, and {', '.join(claimed)} in the certificate"
+        return
+    for name, about in found.items():
+        for part, value in about.items():
+            if value != claimed[name][part]:
+                yield f"{name} has other {part} than those of the certificate"
+
+
+def verify(
+    folder: Path,
+    options: DataOptions,
+    *,
+    windows: int = 3,
+    evaluate: bool = False,
+    seed: int | None = None,
+) -> int:
+    """Verify the certificate of a run; return the exit code: 0, 1 if it fails, 2 if nothing can be repeated.
+
+    Args:
+        folder: of a run, of its checkpoints, or of one of them.
+        options: image locations; by default the data set's name is a path.
+        windows: how many windows to train again.
+        evaluate: also compute the figures again.
+        seed: chooses the windows; None: at random, so that nobody can know them before.
+    """
+    try:
+        kept = find_kept(folder)
+        with tempfile.TemporaryDirectory() as scratch:
+            verification = Verification(kept, options, Path(scratch))
+            verification.device = join_ranks(verification.spec)
+            drawn = on_rank_0(lambda: secrets.randbelow(1 << 32) if seed is None else seed)
+            return verification.run(windows, drawn, evaluate=evaluate)
+    except USER_ERRORS as error:
+        return fail(error)
+    finally:
+        leave_ranks()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and verify; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dasl_core.standalone.verify",
+        description="Verify a run on as many ranks as it had, with `torchrun -m dasl_core.standalone.verify`.",
+    )
+    parser.add_argument("run", metavar="RUN", type=Path)
+    for option in ("--data", "--split", "--evaluate-data", "--evaluate-split"):
+        parser.add_argument(option)
+    parser.add_argument("--windows", type=int, default=3)
+    parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--seed", type=int)
+    args = parser.parse_args(arguments)
+    options = DataOptions(args.data, args.split, args.evaluate_data, args.evaluate_split)
+    return verify(args.run, options, windows=args.windows, evaluate=args.evaluate, seed=args.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

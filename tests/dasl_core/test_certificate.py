@@ -1,0 +1,326 @@
+"""The certificate of a run, and what `dasl verify` finds."""
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from dasl_core.data.file_digests import FileDigests, merkle_root
+from dasl_core.data.ingest import ingest_folder
+from dasl_core.standalone import main as standalone
+from dasl_core.standalone.inputs import DataOptions
+from dasl_core.standalone.verify import find_kept, verify
+from dasl_core.train.certificate import CERTIFICATE, digest_file
+from dasl_core.train.progress import digest_of
+from dasl_core.train.serialization import STATE_FILES, STRUCTURE, TENSORS
+from tests.support.training_world import image_folder, tiny_spec
+
+LAST = "out/checkpoints/step-000000009"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `pictures/`, their list `pictures.csv` with classes, and a finished run in `out/`."""
+    folder = tmp_path_factory.mktemp("certified")
+    images = sorted(image_folder(folder / "pictures").glob("*/*.png"))
+    with open(folder / "pictures.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "label"])
+        rows.writerows([image.relative_to(folder), image.parent.name] for image in images)
+    spec = tiny_spec(
+        dataset=str(folder / "pictures.csv"), dar={"labels": "class"}, train={"precision": "fp32"}
+    )
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DASL_CACHE_DIR", str(folder / "cache"))
+        patch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
+        patch.setattr("dasl_core.train.plotting.Plotter.publish", lambda *_: None)
+        assert standalone.train(folder / "spec.yaml", DataOptions(), folder / "out", []) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the run and the images, on a machine with an empty cache."""
+    monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("pictures", "out"):
+        shutil.copytree(trained / name, tmp_path / name)
+    shutil.copy(trained / "pictures.csv", tmp_path)
+    return tmp_path
+
+
+def check(folder: Path, run: str = "out", **options: Any) -> int:
+    return verify(
+        folder / run, DataOptions(str(folder / "pictures.csv")), **{"windows": 9, **options}
+    )
+
+
+def edit(file: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    """Change certificates and training states alike, with all digests, as somebody does who knows the format.
+
+    Args:
+        change: gets a certificate and the training state that belongs to it.
+    """
+    for checkpoint in (folder / "out" / "checkpoints").iterdir():
+        certificate, state = (
+            json.loads((checkpoint / name).read_text()) for name in (CERTIFICATE, STRUCTURE)
+        )
+        change(certificate, state)
+        link = ""
+        for entry in certificate["chain"]:
+            entry["link"] = link = digest_of(link, {k: v for k, v in entry.items() if k != "link"})
+        state["progress"]["chain"] = certificate["chain"]
+        (checkpoint / STRUCTURE).write_text(json.dumps(state))
+        certificate["state"] = {name: digest_file(checkpoint / name) for name in STATE_FILES}
+        (checkpoint / CERTIFICATE).write_text(json.dumps(certificate))
+        (checkpoint / "manifest.json").unlink()
+
+
+def test_run_verifies_elsewhere(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(copied, evaluate=True) == 0
+    printed = capsys.readouterr().out
+    assert "bit for bit" in printed
+    assert "Verified: 3 of 3 windows of the 3 in the chain" in printed
+    assert check(copied, windows=1, seed=4) == 0
+    assert capsys.readouterr().out.count("  steps ") == 1
+
+
+def test_one_checkpoint_is_enough(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(copied, run=LAST) == 0
+    assert "1 of 1 windows of the 3" in capsys.readouterr().out
+
+
+def test_card_and_report_name_the_certificate(trained: Path) -> None:
+    digest = digest_file(trained / LAST / CERTIFICATE)
+    assert digest in (trained / LAST / "README.md").read_text()
+
+
+# Faults of somebody who only changes a file.
+
+
+def change_image(folder: Path) -> None:
+    file = sorted((folder / "pictures").glob("*/*.png"))[4]
+    Image.fromarray(255 - np.asarray(Image.open(file))).save(file)
+
+
+def change_label(folder: Path) -> None:
+    lines = (folder / "pictures.csv").read_text().splitlines()
+    lines[5] = lines[5].replace(",class-0", ",class-1")
+    (folder / "pictures.csv").write_text("\n".join(lines) + "\n")
+
+
+def swap_exported_weights(folder: Path) -> None:
+    other = folder / "out" / "checkpoints" / "step-000000003"
+    shutil.copy(other / "backbone.safetensors", folder / LAST)
+    (folder / LAST / "manifest.json").unlink()
+
+
+def swap_state(folder: Path) -> None:
+    for name in STATE_FILES:
+        shutil.copy(folder / "out/checkpoints/step-000000003" / name, folder / LAST)
+
+
+def edit_figure(folder: Path) -> None:
+    edit(
+        folder / LAST / CERTIFICATE,
+        lambda c: c["figures"][-1]["metrics"].update(knn_top1=0.5),
+    )
+
+
+def break_chain(folder: Path) -> None:
+    edit(folder / LAST / CERTIFICATE, lambda c: c["chain"][1].update(terms="0" * 64))
+
+
+# Faults of somebody who changes everything alike: only training again finds them.
+
+
+def claim(path: str, value: object) -> Callable[[Path], None]:
+    """Return a forgery that claims another setting of the spec."""
+
+    def plant(folder: Path) -> None:
+        def change(certificate: dict[str, Any], state: dict[str, Any]) -> None:
+            for spec in (certificate["spec"], state["spec"]):
+                *parents, name = path.split(".")
+                for parent in parents:
+                    spec = spec[parent]
+                spec[name] = value
+
+        forge(folder, change)
+
+    return plant
+
+
+def claim_trained_on_these_images(folder: Path) -> None:
+    """Change an image, and claim that the run was trained on the changed one."""
+    change_image(folder)
+    digests = FileDigests(index := ingest_folder(folder / "pictures"), None)
+    root = merkle_root(digests.complete())
+    digests.close()
+    assert len(index) == 27
+    forge(folder, lambda c, _: c["data"]["pictures.csv"].update(files=root))
+
+
+def put_in_other_weights(folder: Path) -> None:
+    """Put other weights into the last checkpoint, with a chain that says so."""
+    from dasl_core.train.certificate import digest_weights
+    from dasl_core.train.serialization import load_state
+
+    last = folder / LAST
+    tensors = load_file(last / TENSORS)
+    name = next(n for n in tensors if n.endswith("conv1.weight") and "/method/" in n)
+    tensors[name] = tensors[name] + 0.01
+    save_file(tensors, last / TENSORS)
+    exported = load_file(last / "backbone.safetensors")
+    exported["conv1.weight"] = tensors[name]
+    save_file(exported, last / "backbone.safetensors")
+    weights = digest_weights(load_state(last)["method"])
+
+    def change(certificate: dict[str, Any], _: dict[str, Any]) -> None:
+        for entry in certificate["chain"]:
+            if entry["step"] == 9:
+                entry["weights"] = weights
+
+    forge(folder, change)
+
+
+@pytest.mark.parametrize(
+    ("plant", "found"),
+    [
+        (change_image, "has other files than those of the certificate"),
+        (change_label, "has other labels than those of the certificate"),
+        (swap_exported_weights, "has other weights than the training state"),
+        (swap_state, "is not the one of the certificate"),
+        (edit_figure, "the figures are not those of the training state"),
+        (break_chain, "the chain is broken at step 6"),
+        (claim("train.seed", 4), "the losses of its steps are other ones"),
+        (claim("train.optimizer.lr", 1e-3), "the weights after it are other ones"),
+        (claim("train.precision", "fp64"), "the losses of its steps are other ones"),
+        (claim("method.temperature", 0.5), "the losses of its steps are other ones"),
+        (claim_trained_on_these_images, "the losses of its steps are other ones"),
+        (put_in_other_weights, "the weights after it are other ones"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "") if callable(value) else "",
+)
+def test_planted_fault_is_found(
+    copied: Path, capsys: pytest.CaptureFixture[str], plant: Callable[[Path], None], found: str
+) -> None:
+    plant(copied)
+    assert check(copied) == 1
+    assert found in capsys.readouterr().out
+
+
+def test_only_an_evaluation_finds_a_figure_claimed_everywhere(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(certificate: dict[str, Any], state: dict[str, Any]) -> None:
+        for figures in (certificate["figures"], state["progress"]["evaluations"]):
+            figures[-1]["metrics"]["alignment"] = 0.125
+
+    forge(copied, change)
+    for checkpoint in (copied / "out" / "checkpoints").iterdir():
+        edit(
+            checkpoint / "metrics.json",
+            lambda m: m["evaluations"][-1]["metrics"].update(alignment=0.125),
+        )
+    assert check(copied, windows=0) == 3
+    assert "(--evaluate)" not in capsys.readouterr().out
+    assert check(copied, windows=1) == 0
+    assert "the figures were not computed again (--evaluate)" in capsys.readouterr().out
+    assert check(copied, windows=1, evaluate=True) == 1
+    assert "alignment of backbone is" in capsys.readouterr().out
+
+
+def test_other_device_is_compared_within_a_tolerance(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(certificate: dict[str, Any], _: dict[str, Any]) -> None:
+        certificate["environment"]["device"] = "another one"
+
+    forge(copied, change)
+    assert check(copied, evaluate=True) == 0
+    assert "within a tolerance, because of other device" in capsys.readouterr().out
+    manifests = [c / "manifest.json" for c in (copied / "out" / "checkpoints").iterdir()]
+    for manifest in manifests:
+        manifest.touch()  # removed again by the next forgery
+    claim("method.temperature", 0.5)(copied)
+    assert check(copied) == 1
+    assert "its first loss is" in capsys.readouterr().out
+
+
+def test_folder_without_a_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(tmp_path, DataOptions()) == 1
+    assert "it is not the folder of a run" in capsys.readouterr().err
+    (tmp_path / CERTIFICATE).write_text('{"format": 1}')
+    with pytest.raises(ValueError, match="is no certificate: step: Field required"):
+        find_kept(tmp_path)
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=9), st.data())
+def test_merkle_root_depends_on_each_leaf_and_on_their_order(
+    digests: list[bytes], data: st.DataObject
+) -> None:
+    def reference(leaves: list[bytes]) -> bytes:
+        """Of a tree whose left part is full, as in RFC 6962."""
+        if len(leaves) == 1:
+            return hashlib.sha256(b"\0" + leaves[0]).digest()
+        left = 1 << (len(leaves) - 1).bit_length() - 1
+        parts = reference(leaves[:left]) + reference(leaves[left:])
+        return hashlib.sha256(b"\1" + parts).digest()
+
+    root = merkle_root(digests)
+    assert root == reference(digests).hex()
+    at = data.draw(st.integers(0, len(digests) - 1))
+    changed = [*digests]
+    changed[at] = bytes([changed[at][0] ^ 1]) + changed[at][1:]
+    assert merkle_root(changed) != root
+    if digests[0] != digests[-1]:
+        assert merkle_root([digests[-1], *digests[1:-1], digests[0]]) != root
+
+
+def test_digests_are_those_of_the_files_as_they_were_read(tmp_path: Path) -> None:
+    index = ingest_folder(image_folder(tmp_path / "pictures"))
+    files = sorted((tmp_path / "pictures").glob("*/*.png"))
+    expected = [hashlib.sha256(file.read_bytes()).digest() for file in files]
+    digests = FileDigests(index, tmp_path / "digests")
+    assert digests.complete() == expected
+    digests.close()
+    files[3].unlink()
+    again = FileDigests(index, tmp_path / "digests")
+    assert again.complete() == expected, "the file was read before"
+    again.close()
+    other = FileDigests(index, None)
+    assert other.complete() == [*expected[:3], bytes(32), *expected[4:]]
+    other.close()
+
+
+def test_resumed_run_has_the_chain_of_an_uninterrupted_one(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "out"
+    shutil.copytree(trained / "out", run)
+    before = json.loads((run.parent / LAST / CERTIFICATE).read_text())
+    shutil.rmtree(run.parent / LAST)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DASL_CACHE_DIR", str(trained / "cache"))
+        patch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
+        patch.setattr("dasl_core.train.plotting.Plotter.publish", lambda *_: None)
+        assert standalone.train(trained / "spec.yaml", DataOptions(), run, [], resume=True) == 0
+    assert json.loads((run.parent / LAST / CERTIFICATE).read_text()) == before
