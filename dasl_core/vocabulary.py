@@ -14,6 +14,8 @@ Outcome = Literal["succeeded", "failed", "cancelled", "paused"]
 TrainingOutcome = Literal["succeeded", "cancelled", "paused"]
 """Outcome of a training without an error."""
 
+CERTIFICATE = "certificate.json"
+"""The certificate in a checkpoint's folder."""
 FILE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$"
 """Pattern of file names of checkpoints and artifacts: flat, not hidden, and without characters that are special to a
 terminal or shell."""

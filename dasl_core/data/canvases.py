@@ -174,7 +174,7 @@ class Canvases:
             folder.use(name)
             file = folder.path / f"canvases-{name}.sha256"
         self.digests = FileDigests(self.index, file)
-        self._drawer.on_digest = self.digests.put
+        self._drawer.digests = self.digests
 
     def _open_shards(self, shards: Shards, on_read: OnRead) -> None:
         shards.folder.use(shards.digest)

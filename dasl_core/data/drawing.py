@@ -12,6 +12,7 @@ from PIL import Image
 from dasl_core.data.bounded_map import map_waiting
 from dasl_core.data.decode import Header, decoding_memory
 from dasl_core.data.decode.reasons import CHANGED, EMPTY, MISSING, UNREADABLE
+from dasl_core.data.file_digests import FileDigests
 from dasl_core.data.index import LENGTH, DatasetIndex
 from dasl_core.data.sources.folder import FolderSource, ListSource
 from dasl_core.data.strings import Strings
@@ -26,10 +27,10 @@ class Drawer:
         shape: shape (N, C, S, S) of all canvases.
         dtype: type of the canvases.
         canvas_bytes: size of a canvas.
-        on_digest: called with the position and the SHA-256 of the file of each image that is drawn.
+        digests: get the SHA-256 of the file of each image that is drawn for the first time.
     """
 
-    on_digest: Callable[[int, bytes], None] | None = None
+    digests: FileDigests | None = None
 
     def __init__(self, index: DatasetIndex, image_size: int, channels: int) -> None:
         self.index = index
@@ -46,9 +47,12 @@ class Drawer:
     def draw_valid(self, position: int) -> np.ndarray | str:
         """Decode an image to (C, H, W) without padding; return the reason if it cannot be read."""
         height, width = map(int, self.valid_hw[position])
+        on_digest = None
+        if self.digests is not None and not self.digests.has(position):
+            on_digest = self.digests.put
         try:
             pixels = self.index.decode(
-                position, self.shape[1], at_least=(height, width), on_digest=self.on_digest
+                position, self.shape[1], at_least=(height, width), on_digest=on_digest
             )
         except ValueError as error:
             return str(error)

@@ -31,6 +31,7 @@ class FileDigests:
             file: None: a temporary file.
         """
         self._index = index
+        self._known = bytearray(len(index))
         if file is not None:
             with suppress(OSError):  # such as without permission
                 self._file = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
@@ -38,10 +39,15 @@ class FileDigests:
         with tempfile.TemporaryFile() as unnamed:
             self._file = os.dup(unnamed.fileno())
 
+    def has(self, position: int) -> bool:
+        """Whether this process has stored the digest of an image."""
+        return bool(self._known[position])
+
     def put(self, position: int, digest: bytes) -> None:
         """Store the digest of an image."""
         with suppress(OSError):
             os.pwrite(self._file, digest, position * SIZE)
+            self._known[position] = True
 
     def complete(self, on_read: Callable[[], object] = lambda: None) -> list[bytes]:
         """Return the digests of all images; read the files of those that are missing.

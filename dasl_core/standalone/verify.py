@@ -31,7 +31,6 @@ from dasl_core.standalone.inputs import DataOptions, locations_of
 from dasl_core.standalone.ranks import join_ranks, leave_ranks, on_rank_0
 from dasl_core.train.build import RunFiles, build_trainer, configure_torch, open_run
 from dasl_core.train.certificate import (
-    CERTIFICATE,
     Certificate,
     Entry,
     describe_data,
@@ -45,6 +44,7 @@ from dasl_core.train.reporter import NullReporter
 from dasl_core.train.run import CPU
 from dasl_core.train.serialization import STATE_FILES, load_state
 from dasl_core.train.trainer import Trainer
+from dasl_core.vocabulary import CERTIFICATE
 
 # Where the bits may differ: relative difference of the loss of the first step after a checkpoint, of the mean loss
 # up to the next entry, and absolute one of figures. Below 32 bits, rounding is a few thousand times coarser.
@@ -52,6 +52,21 @@ TOLERANCES = {True: (1e-3, 2e-2, 1e-2), False: (2e-2, 5e-2, 2e-2)}
 _MOST_THREADS = 1024
 # Exit codes; 2 is that of a wrong command line.
 VERIFIED, FAILED, NOT_VERIFIABLE = 0, 1, 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a verification.
+
+    Attributes:
+        checkpoint: folder of the last checkpoint; None if there is none.
+        certificate: SHA-256 of its certificate.
+    """
+
+    code: int
+    summary: str
+    checkpoint: Path | None = None
+    certificate: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +135,7 @@ class Verification:
         }
         return spec.model_copy(update={"resources": spec.resources.model_copy(update=here)})
 
-    def run(self, windows: int, seed: int, *, evaluate: bool) -> int:
+    def run(self, windows: int, seed: int, *, evaluate: bool) -> Result:
         """Check everything; print each result.
 
         Raises:
@@ -150,17 +165,21 @@ class Verification:
         problems = self._last_problems(exact=not differing, evaluate=evaluate)
         self._check("images, weights and figures", problems)
         if self.failures:
-            self._say(f"NOT as certified: {len(self.failures)} of the checks failed")
-            return FAILED
+            return self._result(FAILED, f"NOT as certified: {'; '.join(self.failures)}")
         if not drawn:
-            self._say("Not verifiable: no checkpoint is kept from which steps could be repeated")
-            return NOT_VERIFIABLE
-        of = len(self.windows)
-        self._say(
-            f"Verified: {len(drawn)} of {of} windows of the {len(self.last.chain)} in the chain, drawn with --seed {seed}"
-            + ("" if evaluate else "; the figures were not computed again (--evaluate)")
+            text = "Not verifiable: no checkpoint is kept from which steps could be repeated"
+            return self._result(NOT_VERIFIABLE, text)
+        text = (
+            f"Verified {'within a tolerance' if differing else 'bit for bit'}: {len(drawn)} of {len(self.windows)} windows "
+            f"of the {len(self.last.chain)} in the chain, drawn with --seed {seed}"
         )
-        return VERIFIED
+        figures = "; the figures too" if evaluate else "; --evaluate also checks the figures"
+        return self._result(VERIFIED, text + figures)
+
+    def _result(self, code: int, summary: str) -> Result:
+        self._say(summary)
+        digest = digest_file(self.last.folder / CERTIFICATE)
+        return Result(code, summary[:500], self.last.folder, digest)
 
     @property
     def _threads(self) -> int:
@@ -348,8 +367,8 @@ def verify(
     windows: int = 3,
     evaluate: bool = False,
     seed: int | None = None,
-) -> int:
-    """Verify the certificate of a run; return the exit code: 0, 1 if it fails, 2 if nothing can be repeated.
+) -> Result:
+    """Verify the certificate of a run. The exit code is 0, 1 if it fails, 3 if nothing can be repeated.
 
     Args:
         folder: of a run, of its checkpoints, or of one of them.
@@ -366,7 +385,7 @@ def verify(
             drawn = on_rank_0(lambda: secrets.randbelow(1 << 32) if seed is None else seed)
             return verification.run(windows, drawn, evaluate=evaluate)
     except USER_ERRORS as error:
-        return fail(error)
+        return Result(fail(error), str(error))
     finally:
         leave_ranks()
 
@@ -385,7 +404,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int)
     args = parser.parse_args(arguments)
     options = DataOptions(args.data, args.split, args.evaluate_data, args.evaluate_split)
-    return verify(args.run, options, windows=args.windows, evaluate=args.evaluate, seed=args.seed)
+    result = verify(args.run, options, windows=args.windows, evaluate=args.evaluate, seed=args.seed)
+    return result.code
 
 
 if __name__ == "__main__":

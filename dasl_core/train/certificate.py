@@ -20,8 +20,8 @@ import dasl_core
 from dasl_core.data.file_digests import digest_labels, merkle_root
 from dasl_core.distributed import world_size
 from dasl_core.train.data import TrainingData
+from dasl_core.vocabulary import CERTIFICATE
 
-CERTIFICATE = "certificate.json"
 LARGEST = 256 << 20
 """Limit on the size of its file in bytes; a million entries take as much."""
 # Hashing the weights takes less than 2 % of a hundred steps; `python -m benchmarks.certificate`.

@@ -27,7 +27,6 @@ from dasl_core.spec import versions
 from dasl_core.spec.base import shorten
 from dasl_core.train.background import copy_to_cpu, run_in_background
 from dasl_core.train.certificate import (
-    CERTIFICATE,
     Certificate,
     Entry,
     describe_data,
@@ -41,7 +40,7 @@ from dasl_core.train.progress import Progress
 from dasl_core.train.run import Run
 from dasl_core.train.serialization import STATE_FILES, StateCopy, load_state
 from dasl_core.train.update import Updater
-from dasl_core.vocabulary import TRAINED
+from dasl_core.vocabulary import CERTIFICATE, TRAINED
 
 logger = logging.getLogger(__name__)
 

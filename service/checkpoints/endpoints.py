@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Self
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dasl_core.spec.base import StrictModel
+from dasl_core.spec.base import StrictModel, problem
 from service.api import ranged_file
 from service.api.auth import Reader, Submitter
 from service.api.transaction import (
@@ -20,7 +20,7 @@ from service.api.transaction import (
 )
 from service.checkpoints import service
 from service.db.models import Checkpoint
-from service.wire.checkpoints import CheckpointView
+from service.wire.checkpoints import CheckpointView, Verification
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=Route)
 files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=StoreRoute)
@@ -29,7 +29,16 @@ files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=St
 class CheckpointPatch(StrictModel):
     """Changes to a checkpoint."""
 
-    pinned: Annotated[bool, Field(description="Keep it regardless of the job's settings.")]
+    pinned: Annotated[bool, Field(description="Keep it regardless of the job's settings.")] = False
+    verification: Verification | None = None
+
+    @model_validator(mode="after")
+    def _check_given(self) -> Self:
+        if not self.model_fields_set or (
+            "verification" in self.model_fields_set and self.verification is None
+        ):
+            raise problem("is empty", "{}", "pinned, verification or both")
+        return self
 
 
 OfJob = Annotated[
@@ -69,8 +78,11 @@ def show_checkpoint(checkpoint: OwnCheckpoint) -> CheckpointView:
 def change_checkpoint(
     checkpoint: OwnCheckpointToChange, changes: CheckpointPatch, session: WriteSession
 ) -> CheckpointView:
-    """Pin or unpin a checkpoint."""
-    service.pin(session, checkpoint, changes.pinned)
+    """Pin or unpin a checkpoint, or record the result of `dasl verify`."""
+    if "pinned" in changes.model_fields_set:
+        service.pin(session, checkpoint, changes.pinned)
+    if changes.verification is not None:
+        service.verify(session, checkpoint, changes.verification)
     return CheckpointView.model_validate(checkpoint)
 
 

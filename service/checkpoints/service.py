@@ -1,10 +1,11 @@
 """Find, pin and delete a tenant's checkpoints; locate their files and artifacts."""
 
 import re
+from datetime import UTC, datetime
 
 from sqlalchemy.orm import Session
 
-from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
+from dasl_core.vocabulary import CERTIFICATE, FILE_NAME, LONGEST_FILE_NAME
 from service import ids
 from service.api import references
 from service.api.problems import Problem, field_problem, not_found
@@ -14,7 +15,7 @@ from service.db.locks import lock_job
 from service.db.models import Checkpoint, Job
 from service.db.rows import owned
 from service.states import TERMINAL
-from service.wire.checkpoints import DeletedCheckpoints
+from service.wire.checkpoints import DeletedCheckpoints, Verification
 
 BEST, FINAL = "best", "final"
 
@@ -65,6 +66,24 @@ def pin(session: Session, checkpoint: Checkpoint, pinned: bool) -> None:
     was_pinned, checkpoint.pinned = checkpoint.pinned, pinned
     if was_pinned and not pinned:  # retention by age may have skipped it
         repository.examine_again(session, checkpoint.job_id)
+    session.flush()
+
+
+def verify(session: Session, checkpoint: Checkpoint, verification: Verification) -> None:
+    """Record the result of `dasl verify`.
+
+    Raises:
+        Problem: 409, it is of another certificate; 410, the checkpoint was deleted or is damaged.
+    """
+    lock_job(session, checkpoint.job_id)
+    repository.lock(session, checkpoint)
+    check_available(checkpoint)
+    [digest] = [f["sha256"] for f in checkpoint.files if f["name"] == CERTIFICATE] or [None]
+    if digest != verification.certificate:
+        detail = f"verification.certificate: {digest} is that of the checkpoint. Download it again, and verify that."
+        raise Problem(409, "other-certificate", detail)
+    at = datetime.now(UTC).isoformat()
+    checkpoint.verification = verification.model_dump() | {"at": at}
     session.flush()
 
 

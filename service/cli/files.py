@@ -84,7 +84,10 @@ def pin(
 
 
 def _marks(checkpoint: CheckpointView) -> str:
+    checked = checkpoint.verification
     marks = {"final": checkpoint.final, "pinned": checkpoint.pinned}
+    if checked is not None:
+        marks["verified" if checked.passed else "not as certified"] = True
     return ", ".join(mark for mark, applies in marks.items() if applies)
 
 

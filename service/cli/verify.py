@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from service.cli.inputs import (
     id_or_name,
 )
 from service.cli.progress import progress_bars
+
+if TYPE_CHECKING:
+    from service.client import Client
 
 app = typer.Typer()
 
@@ -54,24 +57,33 @@ def verify(
     """Check a run by its certificate: train parts of it again, and compare bit for bit."""
     with console.core_extra("train"):
         from dasl_core.standalone.inputs import DataOptions
+        from dasl_core.standalone.verify import NOT_VERIFIABLE
         from dasl_core.standalone.verify import verify as check
-    with tempfile.TemporaryDirectory() as downloads:
-        folder = Path(run)
-        if not folder.is_dir():
-            folder = Path(downloads)
-            data = _download(id_or_name(run), folder, data)
+    from service.wire.checkpoints import Verification
+
+    settings: dict[str, Any] = {"windows": windows, "evaluate": evaluate, "seed": seed}
+    if Path(run).is_dir():
         options = DataOptions(data, split, evaluate_data, evaluate_split)
-        code = check(folder, options, windows=windows, evaluate=evaluate, seed=seed)
-    raise typer.Exit(code)
+        raise typer.Exit(check(Path(run), options, **settings).code)
+    with connect() as client, tempfile.TemporaryDirectory() as name:
+        data = data or _download(client, id_or_name(run), Path(name))
+        options = DataOptions(data, split, evaluate_data, evaluate_split)
+        result = check(Path(name), options, **settings)
+        if result.checkpoint is not None and result.code != NOT_VERIFIABLE:
+            said = Verification(
+                certificate=result.certificate, passed=result.code == 0, summary=result.summary
+            )
+            client.checkpoints.report_verification(result.checkpoint.name, said)
+    raise typer.Exit(result.code)
 
 
-def _download(job: str, folder: Path, data: str | None) -> str | None:
-    """Download the checkpoints of a job; return where its images are, unless that is given."""
-    with connect() as client, progress_bars() as on_bytes:
-        record = client.jobs.get(id_of_job(client, job))
-        checkpoints = client.jobs.checkpoints(record.id)
-        if not checkpoints:
-            raise console.fail(f"Job {record.id} has no checkpoint to verify.")
+def _download(client: Client, job: str, folder: Path) -> str:
+    """Download the checkpoints of a job, each to a folder of its id; return where the images are."""
+    record = client.jobs.get(id_of_job(client, job))
+    checkpoints = client.jobs.checkpoints(record.id)
+    if not checkpoints:
+        raise console.fail(f"Job {record.id} has no checkpoint to verify.")
+    with progress_bars() as on_bytes:
         for checkpoint in checkpoints:
             client.checkpoints.download(checkpoint.id, folder / checkpoint.id, on_bytes=on_bytes)
-        return data or client.datasets.get(record.dataset.id).uri
+    return client.datasets.get(record.dataset.id).uri

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints
 
+from dasl_core.spec.base import StrictModel
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.wire.base import Answer
 
@@ -25,6 +26,22 @@ class FileEntry(Answer):
     sha256: Sha256
 
 
+class Verification(StrictModel):
+    """The result of `dasl verify` for a checkpoint."""
+
+    certificate: Sha256
+    """SHA-256 of the checkpoint's `certificate.json`."""
+    passed: bool
+    summary: Annotated[str, Field(min_length=1, max_length=500)]
+    """What was checked."""
+
+
+class VerificationView(Verification, Answer):
+    """A result of `dasl verify`, with the time at which it was reported."""
+
+    at: datetime
+
+
 class CheckpointView(Answer):
     """A registered checkpoint; `final` marks the one that was saved at the end of training."""
 
@@ -36,6 +53,8 @@ class CheckpointView(Answer):
     state: str
     final: bool
     pinned: bool
+    verification: VerificationView | None
+    """The newest one; null: nobody has checked the run."""
     files: list[FileEntry]
     metrics: dict[str, Any]
     created_at: datetime

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -64,6 +65,18 @@ def downloaded(
     folder = tmp_path_factory.mktemp("download")
     client.checkpoints.download(final.id, folder)
     return folder
+
+
+def test_job_verifies_from_its_checkpoints(served: Served, final: CheckpointView) -> None:
+    command = [sys.executable, "-m", "service.cli", "verify", final.job_id, "--windows", "1"]
+    server = {"DASL_URL": served.url, "DASL_TOKEN": served.token}
+    verified = subprocess.run(command, env=os.environ | server, capture_output=True, text=True)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "within a tolerance, because of other " in verified.stdout  # one rank in place of two
+    verification = served.client.checkpoints.get(final.id).verification
+    assert verification is not None
+    assert verification.passed
+    assert verification.summary in verified.stdout
 
 
 def test_broken_images_are_listed_with_reasons(pictures: Dataset, images: Images) -> None:

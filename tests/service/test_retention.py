@@ -132,6 +132,29 @@ def test_retention_keeps_pinned_checkpoints(api: Api) -> None:
     assert kept(api, worker) == [3]
 
 
+def test_verification_is_recorded_for_its_certificate_only(api: Api) -> None:
+    worker = running(api)
+    files = [{"name": "certificate.json", "size": 1, "sha256": "c" * 64}]
+    saved = worker.post("checkpoints", step=1, epoch=1, uri=f"{worker.uri}/1", files=files)
+    path = f"/v1/checkpoints/{saved.json()['id']}"
+    assert api.client.get(path).json()["verification"] is None
+    said = {"certificate": "c" * 64, "passed": True, "summary": "Verified: 3 of 5 windows"}
+    other = said | {"certificate": "d" * 64}
+    refused(api.client.patch(path, json={"verification": other}), 409, None, "other-certificate")
+    refused(api.client.patch(path, json={"verification": None}), 422)
+    refused(
+        api.client.patch(path, json={"verification": said | {"summary": "x" * 501}}),
+        422,
+        "verification.summary",
+    )
+    assert api.client.get(path).json()["verification"] is None
+    recorded = api.client.patch(path, json={"verification": said}).json()["verification"]
+    assert said.items() <= recorded.items()
+    failed = said | {"passed": False}
+    api.client.patch(path, json={"verification": failed})
+    assert api.client.get(path).json()["verification"]["passed"] is False
+
+
 def test_retention_keeps_start_checkpoint_of_live_clone(api: Api) -> None:
     worker = running(api, keep_last=1)
     first = save(worker, 1)
@@ -187,7 +210,7 @@ def test_delete_refuses_checkpoint_the_next_attempt_resumes_from(
     assert api.client.get(f"/v1/checkpoints/{first}").json()["state"] == "deleted"
     refused(api.client.get(file), 410, None, "checkpoint-deleted")
     refused(api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True}), 410)
-    refused(api.client.patch(f"/v1/checkpoints/{first}", json={}), 422, "pinned")
+    refused(api.client.patch(f"/v1/checkpoints/{first}", json={}), 422)
     worker.post("finish", outcome="succeeded")
     assert api.client.delete(f"/v1/checkpoints/{second}").status_code == 204
 

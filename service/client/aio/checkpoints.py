@@ -11,7 +11,7 @@ from service.client.aio.threads import in_thread
 from service.client.aio.transport import AsyncResource, path_to
 from service.client.errors import DownloadFailed
 from service.client.models import ModelRun
-from service.wire.checkpoints import CheckpointView
+from service.wire.checkpoints import CheckpointView, Verification
 from service.wire.model_runs import NeighborsView
 
 
@@ -125,6 +125,18 @@ class AsyncCheckpoints(AsyncResource):
         """Pin or unpin a checkpoint. A pinned one is kept even if the job's settings would delete it."""
         path = path_to("checkpoints", checkpoint_id)
         return await self._transport.read(CheckpointView, "PATCH", path, body={"pinned": pinned})
+
+    async def report_verification(
+        self, checkpoint_id: str, verification: Verification
+    ) -> CheckpointView:
+        """Record the result of `dasl verify`.
+
+        Raises:
+            ApiError: 409, it is of another certificate.
+        """
+        path = path_to("checkpoints", checkpoint_id)
+        body = {"verification": verification.model_dump()}
+        return await self._transport.read(CheckpointView, "PATCH", path, body=body)
 
     async def delete(self, checkpoint_id: str) -> None:
         """Delete a checkpoint.

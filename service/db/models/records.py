@@ -114,6 +114,7 @@ class Checkpoint(Base):
     state: Mapped[str] = mapped_column(String(20))
     final: Mapped[bool]
     pinned: Mapped[bool] = mapped_column(default=False)
+    verification: Mapped[Object | None]
     # Total size of the files in bytes.
     size: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]

@@ -433,6 +433,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(20), nullable=False),
         sa.Column("final", sa.Boolean, nullable=False),
         sa.Column("pinned", sa.Boolean, nullable=False),
+        sa.Column("verification", _JSON),
         sa.Column("size", sa.BigInteger, nullable=False),
         sa.Column("created_at", _TIME, nullable=False),
         sa.ForeignKeyConstraint(["job_id", "attempt"], ["runs.owner", "runs.number"]),

@@ -33,6 +33,7 @@ export function CheckpointsView({ job }) {
 /** @param {{row: Api.CheckpointView, isBest: boolean, onOpen: () => void, reload: () => void}} props */
 function Row({ row, isBest, onOpen, reload }) {
   const aliases = [row.final && "final", isBest && "best"].filter(Boolean);
+  const checked = row.verification;
   const pin = () =>
     attempt(
       () => patch(`/v1/checkpoints/${row.id}`, { pinned: !row.pinned }),
@@ -44,7 +45,7 @@ function Row({ row, isBest, onOpen, reload }) {
     if (agreed && (await attempt(() => remove(`/v1/checkpoints/${row.id}`), "Deleted."))) reload();
   };
   return html`<tr>
-    <td><code>${row.id}</code> ${aliases.map((alias) => html`<span class="tag small">${alias}</span>`)}</td>
+    <td><code>${row.id}</code> ${aliases.map((alias) => html`<span class="tag small">${alias}</span>`)}${checked && html`<span class="tag small" title=${checked.summary}>${checked.passed ? "verified" : "not as certified"}</span>`}</td>
     <td class="right">${number(row.epoch)}</td>
     <td class="right">${row.step}</td>
     <td class="right">${percent(row.metrics.knn_top1)}</td>
