@@ -53,7 +53,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the plots, which take longer than a tiny run itself."""
-    monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
+    monkeypatch.setattr(Validator, "publish_plots", lambda *_: None)
     monkeypatch.setattr(Validator, "observer", lambda validator: None)
 
 

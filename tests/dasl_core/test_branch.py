@@ -32,7 +32,7 @@ def source(
 ) -> Recorder:
     reporter = Recorder(tmp_path_factory.mktemp("source"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Validator, "publish_plots", lambda validator: None)
+        patch.setattr(Validator, "publish_plots", lambda *_: None)
         assert run(resolved(pictures, **SOURCE), pictures, cache, reporter) == "succeeded"
     return reporter
 

@@ -474,7 +474,7 @@ def whole_run(spec: dict[str, Any], index: DatasetIndex, cache: Path, kept: Path
     with ExitStack() as stack:
         # The plotting code is the same for every method, and takes as long as the run itself.
         if validated.method.name != DRAWN:
-            stack.enter_context(patch.object(Validator, "publish_plots", lambda validator: None))
+            stack.enter_context(patch.object(Validator, "publish_plots", lambda *_: None))
         assert run(validated, index, cache, reporter) == "succeeded"
     if reporter is None:
         return {}

@@ -187,7 +187,7 @@ def run_of_tied_network(
 ) -> tuple[list[float], dict[str, np.ndarray]]:
     """Return the losses and final weights, on rank 0."""
     reporter = Recorder(kept) if rank() == 0 else None
-    with patch.object(Validator, "publish_plots", lambda validator: None):
+    with patch.object(Validator, "publish_plots", lambda *_: None):
         run(ResolvedJobSpec.model_validate(spec), index, cache, reporter, backbone=Tied())
     if reporter is None:
         return [], {}

@@ -70,7 +70,7 @@ def recorded(
     first = not dist.is_initialized() or dist.get_rank() == 0
     reporter = Recorder(kept, desired, at_work=at_work) if first else None
     torch.rand(7 * (1 + dist.get_rank() if dist.is_initialized() else 1))  # stands for other draws
-    with patch.object(Validator, "publish_plots", lambda validator: None):
+    with patch.object(Validator, "publish_plots", lambda *_: None):
         outcome = run(ResolvedJobSpec.model_validate(spec), index, cache, reporter, resume)
     return outcome, [] if reporter is None else reporter.curve()
 

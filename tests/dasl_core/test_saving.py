@@ -97,7 +97,7 @@ def with_a_full_disk(root: str) -> list[int]:
     reporter = FullDisk(folder / "out", 3) if dist.get_rank() == 0 else None
     spec = resolved(index, resources={"workers": dist.get_world_size()})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Validator, "publish_plots", lambda validator: None)
+        patch.setattr(Validator, "publish_plots", lambda *_: None)
         assert run(spec, index, folder / "cache", reporter) == "succeeded"
     return [] if reporter is None else [step for step, _, _ in reporter.checkpoints]
 

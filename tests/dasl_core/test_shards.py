@@ -174,7 +174,7 @@ def test_shards_are_whole_and_listed(
     assert seen == sorted(seen)
     assert seen[-1] == IMAGES
     suffixes = sorted({file.suffix for file in tmp_path.glob("canvases-*")})
-    assert suffixes == [".lock", ".manifest", ".shard", ".used"]
+    assert suffixes == [".lock", ".manifest", ".sha256", ".shard", ".used"]
     assert len(content_of(tmp_path)) == SHARDS
     for file in tmp_path.glob("*.shard"):
         shard_file.check_shard(file)

@@ -46,7 +46,7 @@ def untracked(
     """The reports of a training without trackers."""
     recorder = Recorder(tmp_path_factory.mktemp("untracked"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Validator, "publish_plots", lambda validator: None)
+        patch.setattr(Validator, "publish_plots", lambda *_: None)
         run(resolved(pictures, track=NONE), pictures, cache, recorder)
     return recorder
 

@@ -28,7 +28,7 @@ def plain(
 ) -> Recorder:
     reporter = Recorder(tmp_path_factory.mktemp("plain"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Validator, "publish_plots", lambda validator, certificate: None)
+        patch.setattr(Validator, "publish_plots", lambda *_: None)
         run(resolved(pictures, train=TRAIN, dar={"weight": 0.1}), pictures, cache, reporter)
     return reporter
 

@@ -160,7 +160,7 @@ def test_skipped_step_leaves_weights_unchanged(
     run(spec, pictures, cache, with_bad)
     monkeypatch.undo()
     stopped = Recorder(tmp_path / "stopped", lambda started: "cancel" if started == 8 else "run")
-    monkeypatch.setattr("dasl_core.train.validation.Validator.publish_plots", lambda run: None)
+    monkeypatch.setattr("dasl_core.train.validation.Validator.publish_plots", lambda *_: None)
     run(spec, pictures, cache, stopped)
     states = [load_state(each.last_checkpoint) for each in (with_bad, stopped)]
     assert_same(states[0]["method"], states[1]["method"], "method")

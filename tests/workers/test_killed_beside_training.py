@@ -54,7 +54,7 @@ run(resolved(index), index, folder / "cache", Reporter(folder / "out"))
 def test_training_resumes_from_the_checkpoint_before_the_one_that_was_being_written(
     tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
+    monkeypatch.setattr(Validator, "publish_plots", lambda *_: None)
     index = ingest(image_folder(tmp_path / "images"))
     index.save(tmp_path / "index")
     with subprocess.Popen(

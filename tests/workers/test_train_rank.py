@@ -170,7 +170,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plots, but for the job that is made before any test: they take longer than these trainings."""
-    monkeypatch.setattr(Validator, "publish_plots", lambda validator: None)
+    monkeypatch.setattr(Validator, "publish_plots", lambda *_: None)
     monkeypatch.setattr(Validator, "observer", lambda validator: None)
 
 
