@@ -33,7 +33,6 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Restore a snapshot of `random_state`."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)

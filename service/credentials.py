@@ -38,7 +38,6 @@ def new_webhook_secret() -> str:
 
 
 def hash_token(token: str) -> str:
-    """Hash a token for storage."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -92,12 +92,10 @@ class TextLines(_Lines):
     """Lines of text: `2026-01-31 12:00:00,000 WARNING message [job=job_... attempt=2]`, tracebacks below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.formatMessage`."""
         fields = " ".join(f"{name}={value}" for name, value in self.all_fields(record).items())
         return super().formatMessage(record) + (f" [{fields}]" if fields else "")
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         return self.without_secrets(super().format(record))
 
 
@@ -105,7 +103,6 @@ class JsonLines(_Lines):
     """JSON objects: `time`, `level`, `logger`, `message`, the fields, and `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,

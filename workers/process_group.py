@@ -119,7 +119,6 @@ def set_rank_variables() -> None:
 
 
 def join(backend: str, address: str, port: int, rank: int, size: int) -> None:
-    """Join the process group as one rank."""
     import torch.distributed as dist
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -133,7 +132,6 @@ def join(backend: str, address: str, port: int, rank: int, size: int) -> None:
 
 
 def leave() -> None:
-    """Leave the process group."""
     import torch.distributed as dist
 
     if dist.is_initialized():

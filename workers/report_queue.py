@@ -60,7 +60,6 @@ class ReportQueue:
         self._thread = threading.Thread(target=self._deliver_all, name="reports", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def put(self, send: Send, *, required: bool = False) -> None:

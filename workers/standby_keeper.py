@@ -142,7 +142,6 @@ def keep(parent: psutil.Process, ranks: int, need: Need) -> None:
 
 
 def build_pools(ranks: int, *, driver_node: bool) -> list[Pool]:
-    """Return the pools of a node."""
     job = with_hook(job_environment())
 
     def pool(size: int, variables: dict[str, str]) -> Pool:

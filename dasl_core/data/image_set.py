@@ -24,7 +24,6 @@ class ImageSet:
 
     @property
     def index(self) -> DatasetIndex:
-        """The index of the whole data set."""
         return self.canvases.index
 
     def every(self, stride: int) -> "ImageSet":

@@ -176,7 +176,6 @@ class Shards:
             self.list_store()
 
     def list_store(self) -> None:
-        """List the shards in the store."""
         if self.store is not None:
             with self.store_errors():
                 sizes = self.store.sizes()

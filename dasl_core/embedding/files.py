@@ -125,7 +125,6 @@ def _write_safetensors(batches: Iterable[FeatureBatch], file: Path) -> None:
 
 
 def _joined(batches: Sequence[FeatureBatch]) -> FeatureBatch:
-    """Concatenate batches."""
     keys = [key for batch in batches for key in batch.keys]
     # All batches have labels, or none has.
     labels = [label for batch in batches for label in batch.labels or ()] or None

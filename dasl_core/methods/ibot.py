@@ -35,7 +35,6 @@ class TokenHeads(nn.Module):
 
     @property
     def patch_head(self) -> DINOHead:
-        """The head of patches."""
         return self.class_head if self.separate_head is None else self.separate_head
 
 
@@ -159,7 +158,6 @@ class IBOT(EMATeacherMethod, name="ibot"):
 
     @property
     def teacher_heads(self) -> "TokenHeads":
-        """The teacher's heads."""
         assert isinstance(self.teacher.head, TokenHeads), "it is a copy of the student's"
         return self.teacher.head
 

@@ -115,7 +115,6 @@ class Backbone(SpecModel):
 
     @property
     def info(self) -> BackboneInfo:
-        """Facts about the network."""
         return OWN_INFO if self.is_own else BACKBONES[self.name]
 
     @model_validator(mode="after")

@@ -225,7 +225,6 @@ def _models_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

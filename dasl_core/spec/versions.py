@@ -34,7 +34,6 @@ class UnreadableSpec(ValueError):
 
 
 def current() -> int:
-    """Return the current version of specs."""
     return len(UPGRADERS) + 1
 
 

@@ -46,11 +46,9 @@ class ProgressPrinter(NullReporter):
         print_line(progress_line(progress))
 
     def phase(self, name: Phase, message: str) -> None:
-        """Print the message."""
         print_line(message)
 
     def event(self, type: str, message: str, data: dict[str, Any]) -> None:
-        """Print the event."""
         print_line(f"{type}: {message.removeprefix(f'{type.capitalize()}: ')}")
 
     def desired(self) -> Desired:

@@ -57,7 +57,6 @@ class ImageLocation:
         return self.uri.rstrip("/") if path is None else str(path)
 
     def is_same(self, other: "ImageLocation") -> bool:
-        """Whether two locations have the same images."""
         return (self._path, self.split) == (other._path, other.split)
 
     def check_outside(self, output: Path, folder: Path | None = None) -> None:

@@ -101,7 +101,6 @@ class MLflowServer:
         self._call("POST", "runs/update", {"run_id": self._run_id, "status": status, **ended})
 
     def close(self) -> None:
-        """Close the connections."""
         if self._client is not None:
             self._client.close()
 

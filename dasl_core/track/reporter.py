@@ -95,7 +95,6 @@ class TrackingReporter:
 
 
 def build_trackers(track: Track, run: TrackedRun) -> list[Tracker]:
-    """Build the trackers of a spec."""
     # Imported late, because most runs have at most one of them.
     trackers: list[Tracker] = []
     if track.tensorboard:

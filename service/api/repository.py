@@ -79,7 +79,6 @@ def credential_by_id(session: Session, token_id: str) -> Credential | None:
 
 
 def tenant_exists(session: Session, name: str) -> bool:
-    """Whether a tenant of this name exists."""
     query = select(Tenant.name).where(Tenant.name == name)
     return "\0" not in name and session.scalar(query) is not None
 

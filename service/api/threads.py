@@ -37,9 +37,7 @@ _RETRY_AFTER = {"Retry-After": "2"}
 class InThread(Protocol):
     """Runs a call in a thread; waits for one if all are busy."""
 
-    async def __call__(self, call: Callable[[], T]) -> T:
-        """Return the result of the call."""
-        ...
+    async def __call__(self, call: Callable[[], T]) -> T: ...
 
 
 def size_general_pool() -> None:

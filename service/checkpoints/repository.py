@@ -46,7 +46,6 @@ def get_job(session: Session, checkpoint_id: str) -> Job:
 
 
 def by_uri(session: Session, uri: str) -> Checkpoint | None:
-    """Return the checkpoint with this URI."""
     return session.scalars(select(Checkpoint).where(Checkpoint.uri == uri)).one_or_none()
 
 
@@ -182,7 +181,6 @@ def artifacts(session: Session, job_id: str) -> Sequence[Artifact]:
 
 
 def artifact(session: Session, job_id: str, name: str) -> Artifact | None:
-    """Return an artifact of a job."""
     return session.get(Artifact, (job_id, name))
 
 

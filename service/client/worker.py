@@ -230,7 +230,6 @@ class WorkerClient:
         return Queries.model_validate(answer)
 
     def close(self) -> None:
-        """Close the connections."""
         self._transport.close()
 
     def _report(

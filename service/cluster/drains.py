@@ -41,7 +41,6 @@ class UndrainRequest(StrictModel):
 
 
 def views(session: Session) -> list[DrainView]:
-    """Return all drains."""
     return [
         DrainView(
             node=None if drain.node == ALL_NODES else drain.node,

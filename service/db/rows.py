@@ -20,7 +20,6 @@ MOST_CANDIDATES = 10
 
 
 def add(session: Session, row: Base) -> None:
-    """Store a new row."""
     session.add(row)
     session.flush()
 

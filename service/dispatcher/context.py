@@ -33,7 +33,6 @@ class LeaseLost(Exception):
 
 
 def utc_now() -> datetime:
-    """Return the current time."""
     return datetime.now(UTC)
 
 

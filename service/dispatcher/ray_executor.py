@@ -80,7 +80,6 @@ class RayExecutor:
         self._version: str | None = None
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def submit(
@@ -103,7 +102,6 @@ class RayExecutor:
         raise _unavailable(answer)
 
     def status(self, submission_id: str) -> Submission | None:
-        """See `Executor.status`."""
         answer = self._request("GET", f"/api/jobs/{quote(submission_id)}")
         if answer.status_code == httpx.codes.NOT_FOUND:
             return None

@@ -154,7 +154,6 @@ class Retention:
             return
 
     def remove_logs(self, job_id: str) -> None:
-        """Remove the logs of a job."""
         with self._context.database.read() as session:
             numbers = repository.attempt_numbers(session, job_id)
         for number in numbers:

@@ -39,7 +39,6 @@ class Watchdog(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """See `threading.Thread.run`."""
         while not self._stopped.wait(self._every):
             reason = self._stuck()
             if reason is not None:
@@ -54,5 +53,4 @@ class Watchdog(threading.Thread):
                     logger.warning("%s cannot be touched: %s", self._alive_file, error)
 
     def stop(self) -> None:
-        """End the thread."""
         self._stopped.set()

@@ -48,11 +48,9 @@ class DispatcherThread(threading.Thread):
         return self._dispatcher.in_charge
 
     def stuck(self) -> str | None:
-        """See `Dispatcher.stuck`."""
         return self._dispatcher.stuck()
 
     def run(self) -> None:
-        """See `threading.Thread.run`."""
         self._dispatcher.run(self._stop_event, save_seconds=lambda: self._save_seconds)
 
     def stop(self, *, save_seconds: float = 0.0) -> None:

@@ -60,7 +60,6 @@ class RayOnDemand:
         return self._state == State.RUNNING
 
     def keep(self, *, needed: bool) -> RayReport | None:
-        """See `OnDemand.keep`."""
         now = monotonic()
         if needed or self._idle_seconds == 0 or self._visited.is_set():
             self._visited.clear()
@@ -158,29 +157,23 @@ class RayOnDemand:
     def submit(
         self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
     ) -> None:
-        """See `Executor.submit`."""
         self._started().submit(submission_id, entrypoint, env, token)
 
     def status(self, submission_id: str) -> Submission | None:
-        """See `Executor.status`."""
         ray = self._running()
         return None if ray is None else ray.status(submission_id)
 
     def logs(self, submission_id: str, start: int, count: int) -> LogPiece:
-        """See `Executor.logs`."""
         ray = self._running()
         return LogPiece(b"", 0) if ray is None else ray.logs(submission_id, start, count)
 
     def stop(self, submission_id: str) -> None:
-        """See `Executor.stop`."""
         if (ray := self._running()) is not None:
             ray.stop(submission_id)
 
     def delete(self, submission_id: str) -> bool:
-        """See `Executor.delete`."""
         ray = self._running()
         return True if ray is None else ray.delete(submission_id)
 
     def cluster(self) -> Cluster:
-        """See `Executor.cluster`."""
         return self._started().cluster()

@@ -6,7 +6,6 @@ from service.wire.events import EventEntry, EventView
 
 
 def event_view(event: Event) -> EventView:
-    """Return the view of an event."""
     fields = {name: getattr(event, name) for name in ("seq", "at", "type", "message", "data")}
     return EventView(level=event_level(event.type, event.data), **fields)
 

@@ -8,7 +8,6 @@ from service.wire.jobs import DatasetReference, ExperimentPlace, JobSummary, Job
 
 
 def job_view(job: Job, dataset_name: str) -> JobView:
-    """Return the view of a job."""
     built = ("dataset", "experiment")
     fields = {name: getattr(job, name) for name in JobView.model_fields if name not in built}
     fields["experiment"] = _membership(job)

@@ -177,7 +177,6 @@ class Provider:
         return keys
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def _document(self, address: str) -> dict[str, Any]:

@@ -131,7 +131,6 @@ class Question:
         )
 
     def forget(self, asked: Asked) -> None:
-        """Remove the question."""
         with self.database.write() as session:
             questions.remove(session, asked.query_id)
 

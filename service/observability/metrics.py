@@ -174,7 +174,6 @@ class Scrape(Collector):
         self._version, self._process, self._up, self._state = version, process, up, state
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector.collect`."""
         yield from self._process.registry.collect()
         build = {"version": self._version, "python": platform.python_version()}
         yield InfoMetricFamily("dasl_build", "Versions of this process.", value=build)

@@ -15,7 +15,6 @@ def _counts(session: Session, query: Select[str, int]) -> dict[str, int]:
 
 
 def jobs_by_status(session: Session) -> dict[str, int]:
-    """Number of jobs by status."""
     query = select(Job.status, func.count()).where(Job.deleted_at.is_(None))
     return _counts(session, query.group_by(Job.status))
 
@@ -95,7 +94,6 @@ def jobs_by_tenant(session: Session, statuses: Collection[JobStatus]) -> dict[st
 
 
 def tenants_by_job(session: Session, job_ids: Collection[str]) -> dict[str, str]:
-    """Return the tenants of jobs."""
     rows = session.execute(select(Job.id, Job.tenant).where(Job.id.in_(job_ids)))
     return {row[0]: row[1] for row in rows}
 

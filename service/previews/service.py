@@ -22,7 +22,6 @@ def file(preview: Preview, name: str) -> StoredFile:
 
 
 def preview_view(preview: Preview) -> PreviewView:
-    """Return the view of a preview."""
     shown = {name: getattr(preview, name) for name in PreviewView.model_fields if name != "files"}
     return PreviewView(**shown, files=[_file(entry) for entry in preview.files])
 

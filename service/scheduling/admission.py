@@ -123,7 +123,6 @@ class Decision:
 
     @property
     def starts(self) -> bool:
-        """Whether the job starts now."""
         return self.waits_for is None
 
 

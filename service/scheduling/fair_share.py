@@ -97,7 +97,6 @@ class Shares:
         return Shares(self.weights, self.of_tenant.copy(), self.of_account.copy())
 
     def add(self, uses: Iterable[Use], now: datetime, half_life: timedelta) -> None:
-        """Add past uses."""
         for use in uses:
             amount = cost(use.gpu_seconds, use.cpu_seconds, timedelta(seconds=1))
             self._charge(use.account, decayed(amount, now - use.at, half_life))

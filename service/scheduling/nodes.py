@@ -51,22 +51,18 @@ class Cluster:
 
     @property
     def total_cpus(self) -> float:
-        """CPUs of all nodes."""
         return sum(node.total_cpus for node in self.nodes)
 
     @property
     def total_gpus(self) -> float:
-        """GPUs of all nodes."""
         return sum(node.total_gpus for node in self.nodes)
 
     @property
     def used_cpus(self) -> float:
-        """CPUs in use on all nodes."""
         return sum(node.used_cpus for node in self.nodes)
 
     @property
     def used_gpus(self) -> float:
-        """GPUs in use on all nodes."""
         return sum(node.used_gpus for node in self.nodes)
 
 

@@ -54,7 +54,6 @@ class ApiThread(threading.Thread):
         return visited
 
     def run(self) -> None:
-        """See `threading.Thread.run`."""
         self._server.run(sockets=[self._listener])
 
     def stuck(self) -> str | None:

@@ -24,7 +24,6 @@ def add(session: Session, row: WebSession | LoginCode, *, keep: int) -> None:
 
 
 def remove(session: Session, hash: str) -> None:
-    """Remove a session."""
     session.execute(delete(WebSession).where(WebSession.hash == hash))
 
 

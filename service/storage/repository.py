@@ -208,7 +208,6 @@ def set_removed(session: Session, job_id: str, **columns: datetime | bool | None
 
 
 def attempt_numbers(session: Session, job_id: str) -> Sequence[int]:
-    """Return the numbers of a job's attempts."""
     return session.scalars(select(Attempt.number).where(Attempt.job_id == job_id)).all()
 
 

@@ -62,7 +62,6 @@ class Tasks(Generic[T]):
         return self.row.deleted_at.is_(None), ~deleted.exists()
 
     def add(self, session: Session, task: T) -> None:
-        """Add a task."""
         session.add(task)
         session.flush()
 
@@ -71,7 +70,6 @@ class Tasks(Generic[T]):
         return select(self.row).where(*conditions, *self.not_deleted())
 
     def owned(self, tenant: str) -> Select[T]:
-        """Select a tenant's tasks."""
         return self._select(self.row.tenant == tenant)
 
     def get_any(self, session: Session, task_id: str) -> T | None:

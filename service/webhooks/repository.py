@@ -18,7 +18,6 @@ def lock_tenant_to_add(session: Session, tenant: str) -> bool:
 
 
 def count(session: Session, tenant: str) -> int:
-    """Count the webhooks of a tenant."""
     query = select(func.count()).where(Webhook.tenant == tenant)
     return session.execute(query).scalar_one()
 

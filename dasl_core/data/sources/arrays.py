@@ -26,7 +26,6 @@ class _Array(NamedTuple):
 
     @property
     def image_bytes(self) -> int:
-        """Size of an image."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 

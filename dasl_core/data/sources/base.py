@@ -113,7 +113,6 @@ class SourceRecord:
 
     @property
     def source_class(self) -> type[Source]:
-        """The class of the source."""
         return SOURCES[self.kind]
 
     @property

@@ -140,7 +140,6 @@ class LocalStorage:
         return target
 
     def info(self, path: str) -> File:
-        """Describe one file."""
         status = os.stat(self.resolve(path))
         return File(path, status.st_size, _file_stamp(status))
 

@@ -232,7 +232,6 @@ def _steps(counters: np.ndarray) -> np.ndarray:
 
 
 def _mix(state: np.ndarray) -> np.ndarray:
-    """Hash each state."""
     for shift, factor in zip(_SHIFTS[:2], _FACTORS, strict=True):
         state = (state ^ (state >> shift)) * factor
     mixed: np.ndarray = state ^ (state >> _SHIFTS[2])

@@ -103,7 +103,6 @@ class DAR(RegularizerConfig):
 
     @property
     def _estimator(self) -> Literal["chain", "unbiased", "full"]:
-        """The resolved estimator."""
         if self.estimator != "auto":
             return self.estimator
         return "full" if self.difference == "distance" else "chain"

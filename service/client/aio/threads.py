@@ -12,7 +12,6 @@ Result = TypeVar("Result")
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep."""
     await anyio.sleep(seconds)
 
 

@@ -9,12 +9,10 @@ Result = TypeVar("Result")
 
 
 def sleep(seconds: float) -> None:
-    """Sleep."""
     time.sleep(seconds)
 
 
 def in_thread(
     function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Result:
-    """Call a blocking function."""
     return function(*args, **kwargs)

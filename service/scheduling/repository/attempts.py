@@ -52,7 +52,6 @@ class AttemptView(RunView):
 
     @property
     def job_id(self) -> str:
-        """The owner of the attempt."""
         return self.owner
 
     @property

@@ -15,7 +15,6 @@ ABANDONED = timedelta(minutes=10)
 
 
 def add(session: Session, query: SearchQuery) -> None:
-    """Add a question."""
     session.add(query)
     session.flush()
 
@@ -66,7 +65,6 @@ def get_answer(session: Session, query_id: str) -> dict[str, Any] | None:
 
 
 def remove(session: Session, query_id: str) -> None:
-    """Remove a question."""
     changed(session, delete(SearchQuery).where(SearchQuery.id == query_id))
 
 
