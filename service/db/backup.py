@@ -17,6 +17,8 @@ from urllib.parse import quote
 
 from sqlalchemy import URL, make_url
 
+from dasl_core.atomic import sync
+
 _KEPT_BEFORE_UPGRADES = 2
 
 
@@ -86,17 +88,9 @@ def partial_file(file: Path) -> Iterator[Path]:
 
 def publish(partial: Path, file: Path) -> None:
     """Give a complete file its name, durably."""
-    _sync(partial)
+    sync(partial)
     partial.replace(file)
-    _sync(file.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(file.parent)
 
 
 def copy_sqlite(path: Path, target: Path) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.orm import Session
 
 from service.db.models import Base, Job, Token, Usage, User
+from service.db.rows import changed
 
 _TABLE = Base.metadata.tables[Usage.__tablename__]
 
@@ -50,12 +51,8 @@ def add(session: Session, job: Job, now: datetime, gpu_seconds: float, cpu_secon
 def remove_before(session: Session, before: datetime, limit: int) -> int:
     """Remove use of hours before a time; return the number of removed rows, `limit` at most."""
     old = select(Usage.job_id, Usage.hour).where(Usage.hour < before).order_by(Usage.hour)
-    removed = session.execute(
-        delete(Usage)
-        .where(tuple_(Usage.job_id, Usage.hour).in_(old.limit(limit)))
-        .returning(Usage.job_id)
-    )
-    return len(removed.all())
+    is_old = tuple_(Usage.job_id, Usage.hour).in_(old.limit(limit))
+    return changed(session, delete(Usage).where(is_old))
 
 
 def by_account(session: Session, since: datetime) -> Sequence[Row[*tuple[Any, ...]]]:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from service import submission_ids
 from service.db.models import Metric, Run
+from service.db.rows import changed
 from service.states import LIVE_ATTEMPT, AttemptState
 
 R = TypeVar("R", bound=Run)
@@ -117,13 +118,8 @@ def move(
         columns["finished_at"] = now
     if to == AttemptState.RUNNING:
         columns["heartbeat_at"] = columns["progressed_at"] = now
-    moved = session.execute(
-        update(kind)
-        .where(kind.owner == owner, kind.number == number, kind.state.in_(sources))
-        .values(**columns)
-        .returning(kind.number)
-    ).scalar()
-    return moved is not None
+    run = kind.owner == owner, kind.number == number, kind.state.in_(sources)
+    return changed(session, update(kind).where(*run).values(**columns)) > 0
 
 
 def error_type(error: dict[str, Any] | None) -> str | None:
@@ -159,13 +155,8 @@ def finalized(
 
 def replace_token(session: Session, owner: str, number: int, token_hash: str) -> bool:
     """Replace the token of a live run; return `False` if the run has ended."""
-    replaced = session.execute(
-        update(Run)
-        .where(Run.owner == owner, Run.number == number, Run.state.in_(LIVE_ATTEMPT))
-        .values(token_hash=token_hash)
-        .returning(Run.number)
-    ).scalar()
-    return replaced is not None
+    live = Run.owner == owner, Run.number == number, Run.state.in_(LIVE_ATTEMPT)
+    return changed(session, update(Run).where(*live).values(token_hash=token_hash)) > 0
 
 
 def last_step(session: Session, job_id: str, number: int) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    CursorResult,
     Select,
     Table,
     TextClause,
@@ -42,6 +41,7 @@ from service.db.models import (
     Preview,
     Run,
 )
+from service.db.rows import changed
 from service.states import TERMINAL, JobStatus, TaskState
 from service.tasks.repository import model_runs, previews
 from service.wire.storage import LargeJob, MetricRows, StorageView, Store, StoredFiles, StoredLogs
@@ -132,11 +132,9 @@ def _remove_some(session: Session, tables: Sequence[Table], job_id: str, limit: 
     for table in tables:
         key = list(table.primary_key.columns)
         rows = select(*key).where(table.c.job_id == job_id).limit(limit)
-        statement = delete(table).where(table.c.job_id == job_id, tuple_(*key).in_(rows))
-        result = session.execute(statement)
-        assert isinstance(result, CursorResult)
-        if result.rowcount:
-            return result.rowcount
+        of_job = table.c.job_id == job_id, tuple_(*key).in_(rows)
+        if number := changed(session, delete(table).where(*of_job)):
+            return number
     return 0
 
 
@@ -226,12 +224,7 @@ def remove_answers(session: Session, before: datetime, limit: int) -> int:
     """Remove up to `limit` answers to Idempotency-Keys from before a time; return their number."""
     key = IdempotencyKey.tenant, IdempotencyKey.key
     old = select(*key).where(IdempotencyKey.created_at < before).order_by(IdempotencyKey.created_at)
-    removed = session.execute(
-        delete(IdempotencyKey)
-        .where(tuple_(*key).in_(old.limit(limit)))
-        .returning(IdempotencyKey.key)
-    )
-    return len(removed.all())
+    return changed(session, delete(IdempotencyKey).where(tuple_(*key).in_(old.limit(limit))))
 
 
 def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:

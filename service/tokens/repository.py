@@ -6,6 +6,7 @@ from sqlalchemy import delete, exists, func, select
 from sqlalchemy.orm import Session
 
 from service.db.models import Job, Token
+from service.db.rows import changed
 from service.states import TERMINAL, JobStatus
 
 
@@ -23,9 +24,5 @@ def remove_expired_logins(session: Session, before: datetime, limit: int) -> int
     """
     unfinished = exists().where(Job.token_id == Token.id, Job.status.not_in(TERMINAL))
     expired = select(Token.id).where(Token.from_login, Token.expires_at < before, ~unfinished)
-    removed = session.execute(
-        delete(Token)
-        .where(Token.id.in_(expired.limit(limit)), Token.expires_at < before)
-        .returning(Token.id)
-    )
-    return len(removed.all())
+    is_expired = Token.id.in_(expired.limit(limit)), Token.expires_at < before
+    return changed(session, delete(Token).where(*is_expired))

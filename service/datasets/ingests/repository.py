@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from service.datasets.repository import REMOVED
 from service.db.models import Dataset, IngestRun, Token, UtcDateTime
+from service.db.rows import changed
 from service.outbox import repository as outbox
 from service.runs import repository as runs
 from service.runs.repository import WatchedRun
@@ -158,15 +159,8 @@ def _move_ingest(
         values = {f"{prefix}state": None if is_over else to, "progress": None, **columns}
         if to != DatasetState.INGESTING:
             values[f"{prefix}error"] = error
-        moved = session.execute(
-            update(Dataset)
-            .where(
-                Dataset.id == dataset_id, state == source, Dataset.deleted_at.is_(None), *conditions
-            )
-            .values(values)
-            .returning(Dataset.id)
-        ).scalar()
-        if moved is not None:
+        is_in = Dataset.id == dataset_id, state == source, Dataset.deleted_at.is_(None)
+        if changed(session, update(Dataset).where(*is_in, *conditions).values(values)):
             return True
     return False
 

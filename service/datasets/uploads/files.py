@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from dasl_core.atomic import sync
 from service.artifacts.free_space import local_folder
 from service.artifacts.storage import Storage
 from service.db.models import UploadChunk
@@ -95,7 +96,7 @@ class LocalFiles:
             raise
         if start == 0:
             for folder in list(self._partial.parents)[:3]:  # the folders that may be new
-                _sync(folder)
+                sync(folder)
 
     def read(self, start: int, stop: int, chunks: Sequence[UploadChunk]) -> bytes:
         """Read stored bytes; fewer if the store has lost some.
@@ -150,7 +151,7 @@ class LocalFiles:
         """Give the complete file its name. Idempotent."""
         if self._partial.exists() and not self._file.exists():
             os.rename(self._partial, self._file)
-        _sync(self._file.parent)
+        sync(self._file.parent)
 
     def remove_chunks(self) -> None:
         """Remove the remaining chunks of a complete file."""
@@ -254,11 +255,3 @@ def upload_files(storage: Storage, dataset_id: str, filename: str) -> UploadFile
 def is_full(error: OSError) -> bool:
     """Whether a disk, or the quota on it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

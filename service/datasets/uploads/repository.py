@@ -8,6 +8,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, UploadChunk
+from service.db.rows import changed
 from service.outbox import repository as outbox
 from service.states import DatasetState
 
@@ -105,7 +106,4 @@ def forget_chunks(session: Session, dataset_id: str) -> None:
 
 
 def _change(session: Session, *conditions: ColumnElement[bool], **values: Any) -> bool:
-    changed = session.execute(
-        update(Dataset).where(*conditions).values(**values).returning(Dataset.id)
-    )
-    return changed.scalar() is not None
+    return changed(session, update(Dataset).where(*conditions).values(**values)) > 0
