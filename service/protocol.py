@@ -40,7 +40,6 @@ NODE_DIED = "node-died"
 STORE_UNAVAILABLE = "store-unavailable"
 """Error type of an attempt that could not use the artifact store."""
 
-IngestOutcome = Literal["ready", "failed"]
 TaskOutcome = Literal["succeeded", "failed"]
 
 CONTACT_SHEET = "contact-sheet.jpg"
@@ -271,6 +270,13 @@ class FinishReport(WorkerRequest):
     repeatable: bool = False
 
 
+class TaskReport(WorkerRequest):
+    """Base of reports on how a run ended that is no attempt."""
+
+    state: TaskOutcome
+    error: ErrorReport | None = None
+
+
 class WorkerDataset(WorkerAnswer):
     """A data set to read: images below `uri`, their index at `index_uri`.
 
@@ -381,19 +387,17 @@ class IngestStart(ReadableAnswer):
     heartbeat_seconds: float = 2.0
 
 
-class IngestReport(WorkerRequest):
+class IngestReport(TaskReport):
     """How an ingest run ended."""
 
-    state: IngestOutcome
     facts: DatasetFacts | None = None
     report: dict[str, Any] | None = None
     index_uri: Uri | None = None
-    error: ErrorReport | Text | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> IngestReport:
-        if self.state == "ready" and (self.facts is None or self.index_uri is None):
-            raise ValueError("a data set that is ready has facts and an index_uri")
+        if self.state == "succeeded" and (self.facts is None or self.index_uri is None):
+            raise ValueError("an ingest that succeeded has facts and an index_uri")
         return self
 
 
@@ -416,13 +420,11 @@ class PreviewStart(TaskStart):
         return ResolvedJobSpec.model_validate(self.spec)
 
 
-class PreviewReport(WorkerRequest):
+class PreviewReport(TaskReport):
     """How a preview run ended: its files are in the folder `uri`."""
 
-    state: TaskOutcome
     uri: Uri | None = None
     files: Annotated[list[FileEntry], Field(max_length=MAX_FILES, fail_fast=True)] = []
-    error: ErrorReport | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> PreviewReport:
@@ -460,12 +462,10 @@ class PreparationResult(WorkerRequest):
     not_cached: Text | None = None
 
 
-class PreparationReport(WorkerRequest):
+class PreparationReport(TaskReport):
     """How a preparation ended."""
 
-    state: TaskOutcome
     result: PreparationResult | None = None
-    error: ErrorReport | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> PreparationReport:
@@ -521,14 +521,12 @@ class ModelRunStart(ReadableAnswer):
     heartbeat_seconds: float = 2.0
 
 
-class ModelRunReport(WorkerRequest):
+class ModelRunReport(TaskReport):
     """How a run of a finished model ended; its files, if any, are in the folder `uri`."""
 
-    state: TaskOutcome
     result: dict[str, Any] | None = None
     uri: Uri | None = None
     files: Annotated[list[FileEntry], Field(max_length=MAX_FILES, fail_fast=True)] = []
-    error: ErrorReport | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> ModelRunReport:
@@ -550,7 +548,6 @@ class SearchStart(WorkerAnswer):
     settings: EmbeddingSettings
     checkpoint: StoredFolder
     facts: dict[str, Any]
-    heartbeat_seconds: float = 2.0
 
 
 class QueryAnswer(WorkerRequest):
@@ -583,8 +580,5 @@ class Queries(WorkerAnswer):
     stop: bool = False
 
 
-class SearchReport(WorkerRequest):
+class SearchReport(TaskReport):
     """How a search ended."""
-
-    state: TaskOutcome
-    error: ErrorReport | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from dasl_core.data.ingest import Ingested, Previous, ingest
 from service.client.worker import WorkerClient
-from service.protocol import IngestStart
+from service.protocol import IngestReport, IngestStart
 from workers.failures import storable
 from workers.heartbeats import Heartbeats
 from workers.ingest_files import UnfinishedHeaders, load_previous, save_contact_sheet, save_results
@@ -38,7 +38,7 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
                 on_headers=unfinished.save,
             )
     except ValueError as error:  # the folder is missing or has no usable images
-        client.dataset_finish(state="failed", error=storable(str(error)))
+        client.task_failed(IngestReport, "ingest-failed", storable(str(error)))
         return
     for warning in result.index.warnings():
         logger.warning("%s", warning)
@@ -48,8 +48,8 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
         save_contact_sheet(result, index_uri)
     else:
         index_uri = save_results(result, f"{start.artifacts_uri}/{uuid.uuid4().hex}")
-    client.dataset_finish(
-        state="ready",
+    client.task_succeeded(
+        IngestReport,
         facts=result.index.facts().model_dump(),
         report=_report(result, previous),
         index_uri=index_uri,

@@ -25,12 +25,11 @@ from service.protocol import (
     EventReport,
     FinishReport,
     Heartbeat,
-    IngestOutcome,
-    IngestReport,
     MetricBatch,
     Queries,
     QueryAnswer,
     QueryAnswers,
+    TaskReport,
     WorkerAnswer,
     WorkerRequest,
 )
@@ -189,40 +188,14 @@ class WorkerClient:
         """Report that a run, such as an ingest or a preview, has started, and fetch its settings."""
         return settings.model_validate(self._post("start", {}, patience))
 
-    def task_succeeded(self, report: type[WorkerRequest], **result: object) -> None:
-        """Report the result of a preview, a preparation, a model run or a search.
-
-        Args:
-            result: the other fields of the report.
-        """
+    def task_succeeded(self, report: type[TaskReport], /, **result: object) -> None:
+        """Report the result of such a run: the other fields of the report."""
         self._report("finish", report, None, state="succeeded", **result)
 
-    def task_failed(self, report: type[WorkerRequest], type: str, message: str) -> None:
-        """Report why such a task failed, so that the user can fix it."""
+    def task_failed(self, report: type[TaskReport], type: str, message: str) -> None:
+        """Report why such a run failed, so that the user can fix it."""
         error = {"type": type, "message": message}
         self._report("finish", report, None, state="failed", error=error)
-
-    def dataset_finish(
-        self,
-        *,
-        state: IngestOutcome,
-        facts: Mapping[str, Any] | None = None,
-        report: Mapping[str, Any] | None = None,
-        index_uri: str | None = None,
-        error: str | None = None,
-        patience: float | None = None,
-    ) -> None:
-        """Report the result of the ingest run, or its error."""
-        self._report(
-            "finish",
-            IngestReport,
-            patience,
-            state=state,
-            facts=None if facts is None else dict(facts),
-            report=None if report is None else dict(report),
-            index_uri=index_uri,
-            error=error,
-        )
 
     def search_queries(self, answers: Sequence[QueryAnswer]) -> Queries:
         """Report answers, and fetch the next questions."""

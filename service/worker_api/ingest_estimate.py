@@ -3,8 +3,6 @@
 import math
 from datetime import UTC, datetime, timedelta
 
-from pydantic import BaseModel
-
 from service.api.problems import validated
 from service.db.models import Run
 from service.protocol import IngestProgress
@@ -14,18 +12,11 @@ from service.runs import liveness
 _MEMORY_SECONDS = 30.0
 
 
-class IngestEstimate(BaseModel):
+class IngestEstimate(IngestProgress):
     """The stored progress of an ingest: the last report, and the rate and remaining time of its phase."""
 
-    images_read: int
-    images_total: int
-    phase: str | None = None
     images_per_second: float | None = None
     seconds_left: float | None = None
-
-    def reported(self) -> tuple[int, int, str | None]:
-        """Return the last report of the worker."""
-        return self.images_read, self.images_total, self.phase
 
 
 def next_estimate(
@@ -47,13 +38,7 @@ def next_estimate(
         weight = 1.0 if rate is None else -math.expm1(-seconds / _MEMORY_SECONDS)
         rate = now if rate is None else rate + weight * (now - rate)
     seconds_left = round((total - read) / rate, 1) if rate and total else None
-    return IngestEstimate(
-        images_read=read,
-        images_total=total,
-        phase=report.phase,
-        images_per_second=rate,
-        seconds_left=seconds_left,
-    )
+    return IngestEstimate(**dict(report), images_per_second=rate, seconds_left=seconds_left)
 
 
 def record_progress(

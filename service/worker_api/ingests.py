@@ -12,7 +12,7 @@ from service.datasets import repository as datasets
 from service.datasets.ingests import repository as ingests
 from service.db.models import DatasetVersion, IngestRun
 from service.db.rows import add
-from service.protocol import ErrorReport, IngestReport, IngestStart, readable_fields
+from service.protocol import IngestReport, IngestStart, readable_fields
 from service.runs import repository as runs
 from service.settings import Settings
 from service.states import AttemptState, DatasetState, StaleAttempt
@@ -62,30 +62,23 @@ class IngestSession:
     def finish(self, report: IngestReport, storage: Storage) -> None:
         """Record how the run ended. Idempotent."""
         dataset = self.dataset
-        over = AttemptState.SUCCEEDED if report.state == "ready" else AttemptState.FAILED
-        if self.run.state == over:
+        succeeded = report.state == "succeeded"
+        if self.run.state == report.state:
             return
         if report.index_uri is not None:
             check_below(report.index_uri, storage.dataset_uri(dataset.id), "index_uri")
-        error = report.error
-        if isinstance(error, str):
-            error = ErrorReport(type="ingest-failed", message=error)
         version, columns = None, {}
-        if report.state == "ready" and report.index_uri != dataset.index_uri:
+        if succeeded and report.index_uri != dataset.index_uri:
             version = self._new_version(report)
             copied = ("facts", "report", "index_uri")
             columns = {name: getattr(version, name) for name in copied}
             columns["version"] = version.number
-        elif (
-            dataset.state == DatasetState.INGESTING
-        ):  # a failed refresh leaves the report of the newest version
-            columns = {"report": report.report}
         moved = ingests.end_ingest(
             self.session,
             dataset.id,
             self.run.number,
-            report.state,
-            error=error.model_dump() if error is not None else None,
+            DatasetState.READY if succeeded else DatasetState.FAILED,
+            error=report.error.model_dump() if report.error else None,
             **columns,
         )
         if not moved:

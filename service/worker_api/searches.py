@@ -53,7 +53,6 @@ class SearchSession(TaskSession[Search]):
             settings=EmbeddingSettings.model_validate(embedding.settings),
             checkpoint=backbone(checkpoint),
             facts=version.facts,
-            heartbeat_seconds=settings.heartbeat_seconds,
         )
 
     def finish(self, report: SearchReport, storage: Storage) -> None:

@@ -17,8 +17,8 @@ from service.protocol import (
     PreparationStart,
     PreviewReport,
     PreviewStart,
-    SearchReport,
     StoredFolder,
+    TaskReport,
     readable_fields,
 )
 from service.runs import liveness
@@ -73,11 +73,7 @@ class TaskSession(Generic[T]):
         runs.move(self.session, self.tasks.run, self.task.id, self.run.number, AttemptState.RUNNING)
         return self.task
 
-    def _end(
-        self,
-        report: PreviewReport | PreparationReport | ModelRunReport | SearchReport,
-        **columns: Any,
-    ) -> None:
+    def _end(self, report: TaskReport, **columns: Any) -> None:
         """Record how the run ended. Idempotent."""
         if self.task.state == report.state:
             return
@@ -88,7 +84,7 @@ class TaskSession(Generic[T]):
             self.run.number,
             TaskState(report.state),
             run_state=AttemptState.SUCCEEDED if succeeded else AttemptState.FAILED,
-            error=report.error and report.error.model_dump(),
+            error=report.error.model_dump() if report.error else None,
             **columns,
         )
         if not moved:

@@ -39,12 +39,13 @@ def run_ingest(
     number, headers = api.ingest(dataset)
     endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
     started = api.client.post(f"{endpoint}/start", headers=headers).json()
-    body: dict[str, Any] = {"state": "failed", "error": "the folder is gone"}
+    error = {"type": "ingest-failed", "message": "the folder is gone"}
+    body: dict[str, Any] = {"state": "failed", "error": error}
     if images is not None:
         new = f"{started['artifacts_uri']}/{number}/index.safetensors"
         uri = new if changed else started["previous_index_uri"]
         facts = {**FACTS, "num_images": images}
-        body = {"state": "ready", "facts": facts, "index_uri": uri, "report": report}
+        body = {"state": "succeeded", "facts": facts, "index_uri": uri, "report": report}
     for _ in range(2):
         assert api.client.post(f"{endpoint}/finish", json=body, headers=headers).status_code == 204
     previous: str | None = started["previous_index_uri"]
@@ -82,7 +83,7 @@ def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> No
     started = api.client.post(f"{endpoint}/start", headers=headers).json()
     changes = {"added": 100, "removed": 0, "changed": 1, "unchanged": 99}
     body = {
-        "state": "ready",
+        "state": "succeeded",
         "facts": {**FACTS, "num_images": 200},
         "index_uri": f"{started['artifacts_uri']}/new/index.safetensors",
         "report": {"num_images": 200, "changes": changes},

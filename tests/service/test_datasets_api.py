@@ -109,7 +109,7 @@ def test_ingest_report_lists_skipped_images(api: Api) -> None:
     assert number == 1
     assert started["uri"].endswith("/images/emoji")
     report = {"num_images": 100, "num_skipped": 1, "skipped": [{"path": "a", "reason": "empty"}]}
-    done = {"state": "ready", "facts": FACTS, "report": report}
+    done = {"state": "succeeded", "facts": FACTS, "report": report}
     refused(api.client.post(f"{endpoint}/finish", json=done, headers=headers), 422)
     outside = {**done, "index_uri": "file:///etc/passwd"}
     refused(api.client.post(f"{endpoint}/finish", json=outside, headers=headers), 422, "index_uri")
@@ -120,14 +120,15 @@ def test_ingest_report_lists_skipped_images(api: Api) -> None:
     assert (shown["state"], shown["report"]) == ("ready", report)
     assert FACTS.items() <= shown["facts"].items()
     refused(api.client.post(f"{endpoint}/start", headers=headers), 409, None, "stale-attempt")
-    failed = {"state": "failed", "error": "late"}
+    failed = {"state": "failed", "error": {"message": "late"}}
     refused(api.client.post(f"{endpoint}/finish", json=failed, headers=headers), 409)
 
 
 def test_failed_ingest_shows_the_reason(api: Api) -> None:
     dataset = api.dataset(state="pending")
     number, headers = api.ingest(dataset)
-    body = {"state": "failed", "error": "holds no images"}
+    error = {"type": "ingest-failed", "message": "holds no images"}
+    body = {"state": "failed", "error": error}
     answer = api.client.post(
         f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/finish",
         json=body,
@@ -135,7 +136,7 @@ def test_failed_ingest_shows_the_reason(api: Api) -> None:
     )
     assert answer.status_code == 204
     shown = api.client.get(f"/v1/datasets/{dataset}").json()
-    assert shown["error"] == {"type": "ingest-failed", "message": "holds no images"}
+    assert shown["error"] == error
     problem = refused(api.client.post("/v1/jobs", json={"dataset": "emoji"}), 422, "dataset")
     assert "holds no images" in problem["detail"]
 

@@ -545,7 +545,7 @@ def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
     for path in ("/etc/passwd", "s3://elsewhere/birds.tar"):
         assert not may_read(path)
     index = f"{start['artifacts_uri']}/1/index.safetensors"
-    report = {"state": "ready", "facts": FACTS, "report": {}, "index_uri": index}
+    report = {"state": "succeeded", "facts": FACTS, "report": {}, "index_uri": index}
     assert stored.client.post(f"{run}/finish", json=report, headers=headers).status_code == 204
     # Training reads from there, too.
     started = stored.start(stored.submit(dataset="a")["id"]).post("start")

@@ -486,7 +486,7 @@ def test_ingest_run_starts_beats_and_finishes(ingest: Worker) -> None:
     facts = {"num_images": 4, "num_classes": None, "median_size": 16}
     index = f"{start.json()['artifacts_uri']}/run/index.safetensors"
     for _ in range(2):
-        finish = ingest.post("finish", state="ready", facts=facts, index_uri=index)
+        finish = ingest.post("finish", state="succeeded", facts=facts, index_uri=index)
         assert finish.status_code == 204
     assert api.client.get(f"/v1/datasets/{dataset}").json()["state"] == "ready"
     for action in ("start", "heartbeat"):
@@ -523,7 +523,7 @@ def test_progress_of_an_ingest_is_shown_until_it_ends(ingest: Worker) -> None:
     assert (times()[0] or first) > first
     for bad in ({"images_read": -1, "images_total": 1}, {"images_read": 1}):
         refused(ingest.post("heartbeat", progress=bad), 422)
-    assert ingest.post("finish", state="failed", error="broken").status_code == 204
+    assert ingest.post("finish", state="failed", error={"message": "broken"}).status_code == 204
     assert shown() is None
 
 
@@ -539,12 +539,12 @@ def test_ingest_run_is_refused_what_only_attempts_send(api: Api, ingest: Worker)
 def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: Worker) -> None:
     problem = refused(ingest.post("finish", outcome="succeeded"), 422, "outcome")
     assert "state: missing required field" in problem["detail"]
-    problem = refused(running(api).post("finish", state="ready"), 422, "state")
+    problem = refused(running(api).post("finish", state="succeeded"), 422, "state")
     assert "outcome: missing required field" in problem["detail"]
 
 
 def test_problem_of_a_whole_report_names_the_body(ingest: Worker) -> None:
-    answer = ingest.post("finish", state="ready")
+    answer = ingest.post("finish", state="succeeded")
     assert refused(answer, 422, "body")["detail"] == "body: is not valid"
 
 
@@ -557,6 +557,8 @@ def test_superseded_ingest_run_is_refused(ingest: Worker) -> None:
     assert second.number == 2
     for action in ("start", "heartbeat"):
         refused(ingest.post(action), 409, None, "stale-attempt")
-    refused(ingest.post("finish", state="failed", error="x"), 409, None, "stale-attempt")
+    refused(
+        ingest.post("finish", state="failed", error={"message": "x"}), 409, None, "stale-attempt"
+    )
     refused(Worker(api, dataset, 2, ingest.token).post("start"), 401)
     assert second.post("start").status_code == 200

@@ -17,7 +17,7 @@ from service.client.models import DatasetRecord
 from service.datasets.ingests import repository as ingests
 from service.db.migrate import upgrade
 from service.db.session import Database
-from service.protocol import IngestStart
+from service.protocol import IngestReport, IngestStart
 from service.server.app import create_app
 from service.settings import Settings
 from service.tasks.repository import Tasks
@@ -83,10 +83,10 @@ class Service:
         start = worker.task_start(IngestStart)
         assert start.uri == dataset.uri
         if error is not None:
-            worker.dataset_finish(state="failed", report=REPORT, error=error)
+            worker.task_failed(IngestReport, "ingest-failed", error)
             return
         uri = f"{start.artifacts_uri}/index.safetensors"
-        worker.dataset_finish(state="ready", facts=FACTS, report=REPORT, index_uri=uri)
+        worker.task_succeeded(IngestReport, facts=FACTS, report=REPORT, index_uri=uri)
 
     def start_attempt(self, job_id: str) -> WorkerClient:
         """Start the job's next attempt, as the dispatcher does, and return its worker client."""

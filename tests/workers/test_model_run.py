@@ -18,8 +18,8 @@ from service.protocol import (
     Query,
     SearchStart,
     StoredFolder,
+    TaskReport,
     WorkerDataset,
-    WorkerRequest,
 )
 from service.wire.checkpoints import FileEntry
 from tests.support.checkpoint_folder import write_checkpoint
@@ -40,10 +40,10 @@ class Reports(WorkerClient):
     def heartbeat(self, progress: Any = None, *, patience: float | None = None) -> Any:
         return "run"
 
-    def task_succeeded(self, report: type[WorkerRequest], **result: Any) -> None:
+    def task_succeeded(self, report: type[TaskReport], **result: Any) -> None:
         self.ended.append(("succeeded", result["result"], result["uri"], result["files"]))
 
-    def task_failed(self, report: type[WorkerRequest], type: str, message: str) -> None:
+    def task_failed(self, report: type[TaskReport], type: str, message: str) -> None:
         self.ended.append(("failed", type, message))
 
 

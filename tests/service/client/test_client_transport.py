@@ -10,6 +10,7 @@ import pytest
 
 from service.cli.formats import plain
 from service.client import ApiError, Client, ConnectionFailed, StaleAttempt, WorkerClient
+from service.protocol import IngestReport
 from service.wire.events import EventView
 from service.wire.jobs import JobView
 from tests.support.answers import answer_of
@@ -214,7 +215,7 @@ def test_worker_client_refuses_invalid_report_as_the_api_does() -> None:
         assert (refused.value.status, refused.value.type) == (422, "validation")
         assert [error.field for error in refused.value.errors] == ["message"]
         with pytest.raises(ApiError, match="body: is not valid") as refused:
-            worker.dataset_finish(state="ready")
+            worker.task_succeeded(IngestReport)
         assert [error.field for error in refused.value.errors] == ["body"]
     assert server.requests == []
 
