@@ -58,7 +58,7 @@ class Recipe(NamedTuple):
     settings: Settings = NOTHING
 
 
-# Two views that differ. Barlow Twins and VICReg have the same, and LARS's rate, but another decay.
+# Two views that differ.
 BYOL_RECIPE = Recipe(
     lr={"lars": 0.2},
     weight_decay={"lars": 1.5e-6},
@@ -189,6 +189,32 @@ class ResolvedTwoViewConfig(SpecModel):
     """Two views that share forward passes or do not."""
 
     separate_views: bool = False
+
+
+class DecorrelationConfig(TwoViewConfig):
+    """Settings of a method whose loss compares and decorrelates coordinates, not directions: `sec` is refused."""
+
+    # Barlow Twins' code for a batch of 2048 and 1000 epochs (facebookresearch/barlowtwins, main.py).
+    recipe: ClassVar[Recipe] = BYOL_RECIPE._replace(weight_decay={"lars": 1e-6})
+    compares_directions: ClassVar[bool] = False
+
+    projection_dim: Annotated[EmbeddingWidth | Auto, FIXES_SHAPES] = "auto"
+    """Width of the outputs of the projector, VICReg's expander, which the loss and DAR use. "auto": four times
+    the width of the backbone's features, at most 8192, the paper's value for a ResNet-50."""
+    hidden_dim: Annotated[Width | Auto, FIXES_SHAPES] = "auto"
+    """Width of the projector's two hidden layers. "auto": `projection_dim`."""
+
+    def automatic(self, context: ResolveContext) -> dict[str, Any]:
+        width = min(8192, 4 * context.features)
+        output = width if self.projection_dim == "auto" else self.projection_dim
+        return {"projection_dim": width, "hidden_dim": output}
+
+
+class ResolvedDecorrelationConfig(ResolvedTwoViewConfig):
+    """A projector of known widths."""
+
+    projection_dim: EmbeddingWidth
+    hidden_dim: Width
 
 
 class MultiCropConfig(MethodConfig):

@@ -77,6 +77,16 @@ class SelfDistillationConfig(MultiCropConfig, EMATeacherConfig):
         }
 
 
+class ResolvedSelfDistillationConfig(ResolvedMultiCropConfig):
+    """A head and a teacher with known settings."""
+
+    hidden_dim: Width
+    out_dim: Outputs
+    teacher_temperature: Temperature
+    teacher_temperature_epochs: Epochs
+    teacher_momentum: Momentum
+
+
 class DINO(SelfDistillationConfig):
     """DINO (Caron et al., ICCV 2021, https://arxiv.org/abs/2104.14294).
 
@@ -133,12 +143,7 @@ class DINO(SelfDistillationConfig):
     do for a ViT-S; less stable. "auto": true."""
 
 
-class ResolvedDINO(ResolvedMultiCropConfig, DINO):
+class ResolvedDINO(ResolvedSelfDistillationConfig, DINO):
     """DINO's settings without "auto"."""
 
     norm_last_layer: bool = True
-    hidden_dim: Width
-    out_dim: Outputs
-    teacher_temperature: Temperature
-    teacher_temperature_epochs: Epochs
-    teacher_momentum: Momentum

@@ -7,17 +7,12 @@ from pydantic import Field, field_validator
 from dasl_core.spec.base import Auto
 from dasl_core.spec.methods.config import (
     FIXES_SHAPES,
-    Epochs,
-    Momentum,
     Outputs,
     Recipe,
     ResolveContext,
-    ResolvedMultiCropConfig,
-    Temperature,
-    Width,
     range_of_areas,
 )
-from dasl_core.spec.methods.dino import SelfDistillationConfig
+from dasl_core.spec.methods.dino import ResolvedSelfDistillationConfig, SelfDistillationConfig
 from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.recipes import AtMostAllEpochs, Authors
 
@@ -138,11 +133,5 @@ def _without_tokens(context: ResolveContext) -> FieldProblem:
     return FieldProblem("backbone.name", message, context.backbone, expected)
 
 
-class ResolvedIBOT(ResolvedMultiCropConfig, IBOT):
+class ResolvedIBOT(ResolvedSelfDistillationConfig, IBOT):
     """iBOT's settings without "auto"."""
-
-    hidden_dim: Width
-    out_dim: Outputs
-    teacher_temperature: Temperature
-    teacher_temperature_epochs: Epochs
-    teacher_momentum: Momentum
