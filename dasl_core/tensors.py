@@ -189,14 +189,14 @@ def squared_distances(first: Tensor, second: Tensor) -> Tensor:
     return squared.add_(lengths[:, None])
 
 
-def check_whole_number(value: object, name: str, least: int = 1) -> None:
-    """Check that an argument is a whole number of at least `least`.
+def check_whole_number(value: object, name: str) -> None:
+    """Check that an argument is a whole number of at least 1.
 
     Raises:
         ValueError: it is not; the message names the argument.
     """
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be at least {least}, a whole number; given {value!r}")
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be at least 1, a whole number; given {value!r}")
 
 
 def check_number(value: object, name: str, *, zero: bool = False) -> None:

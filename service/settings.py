@@ -190,7 +190,7 @@ class Settings(BaseSettings):
     """How long a session of the page lasts, unless its token ends sooner."""
     public_url: str = ""
     """Where people reach the service: links of notifications begin with it; empty: `api_url`."""
-    webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode, _split_at(",")] = ()
     """Names, addresses and networks, separated by commas, that webhooks may reach although they are not public,
     also over http; empty: public addresses over https only."""
     max_body_bytes: Annotated[int, Field(gt=0)] = 4 * 1024 * 1024
@@ -249,16 +249,10 @@ class Settings(BaseSettings):
                 )
         return uris
 
-    @field_validator("webhook_allowed_hosts", mode="before")
-    @classmethod
-    def _split_hosts(cls, hosts: object) -> object:
-        if not isinstance(hosts, str):
-            return hosts
-        return [host.strip().lower() for host in hosts.split(",") if host.strip()]
-
     @field_validator("webhook_allowed_hosts")
     @classmethod
     def _only_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        hosts = tuple(filter(None, (host.strip().lower() for host in hosts)))
         for host in hosts:
             if _HOST.fullmatch(host) is None and not _is_network(host):
                 raise ValueError(

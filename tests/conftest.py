@@ -78,7 +78,9 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRay]:
         with pytest.MonkeyPatch.context() as environment:
             # Standby processes take the time of a core to import torch, and most tests end before they serve.
             environment.setenv("DASL_STANDBY_RANKS", "0")
-            ray = stack.enter_context(LocalRay(folder / "ray", folder / "ray.log", cpus=2))
+            ray = LocalRay(folder / "ray", folder / "ray.log", cpus=2)
+            stack.callback(ray.stop)
+            ray.start()
         executor = RayExecutor(ray.address, ray.token)
         deadline = time.monotonic() + 250
         while True:

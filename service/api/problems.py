@@ -113,12 +113,10 @@ class Problem(HTTPException):
         return JSONResponse(document, self.status_code, headers, media_type=MEDIA_TYPE)
 
 
-def field_problem(
-    field: str, message: str, given: object = "", expected: str = "", *, status: int = 422
-) -> Problem:
+def field_problem(field: str, message: str, given: object = "", expected: str = "") -> Problem:
     """Build a problem with one field of the request."""
     error = FieldProblem(field, message, _quoted(given), expected)
-    return Problem(status, "validation", f"{field}: {message}", errors=[error])
+    return Problem(422, "validation", f"{field}: {message}", errors=[error])
 
 
 def spec_problem(problems: Sequence[FieldProblem]) -> Problem:

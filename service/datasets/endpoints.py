@@ -6,9 +6,10 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Depends, Query, Response
 
 from service.api.auth import Reader, Submitter
+from service.api.own import to_change, to_read
 from service.api.pagination import After, Limit, Page, page, position
 from service.api.problems import FULL
-from service.api.transaction import InTransaction, ReadSession, Route, WithContext, WriteSession
+from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.datasets import service
 from service.datasets.schemas import DatasetRequest
 from service.datasets.uploads import service as uploads
@@ -19,19 +20,9 @@ from service.wire.datasets import DatasetView
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
 
-async def _get(dataset_id: str, caller: Reader, session: ReadSession) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, dataset_id))
-
-
-async def _get_to_change(
-    dataset_id: str, caller: Submitter, session: WriteSession
-) -> InTransaction:
-    return InTransaction(session, lambda: service.get(session, caller.tenant, dataset_id))
-
-
-OwnDataset = Annotated[Dataset, Depends(_get)]
+OwnDataset = Annotated[Dataset, to_read("dataset_id", service.get)]
 """The data set of the path, if it belongs to the caller's tenant; otherwise 404. Needs a `ReadSession`."""
-OwnDatasetToChange = Annotated[Dataset, Depends(_get_to_change)]
+OwnDatasetToChange = Annotated[Dataset, to_change("dataset_id", service.get)]
 """Like `OwnDataset`, for callers who may submit. Needs a `WriteSession`."""
 
 

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from service import ids
 from service.api import repository as api
@@ -35,23 +34,12 @@ _UNKNOWN = Outcome(None, "the dispatcher ended during the last attempt, whose re
 _ACTOR = "dispatcher"
 
 
-class Sends(Protocol):
-    """Makes a request: `Sender`."""
-
-    def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> Outcome: ...
-
-
 class WebhookDelivery:
-    """Sends the messages of the outbox, and records how each attempt ended.
+    """Sends the messages of the outbox, and records how each attempt ended."""
 
-    Args:
-        sender: makes the requests; by default over the network.
-    """
-
-    def __init__(self, context: DispatcherContext, sender: Sends | None = None) -> None:
+    def __init__(self, context: DispatcherContext) -> None:
         self._context = context
-        allowed = context.settings.webhook_allowed_hosts
-        self._sender: Sends = sender or Sender(AddressGuard(allowed))
+        self._sender = Sender(AddressGuard(context.settings.webhook_allowed_hosts))
         self._sending: dict[str, str] = {}
         """The webhooks with a pending request, and their tenants."""
         self._ended: SimpleQueue[tuple[WebhookMessage, Outcome]] = SimpleQueue()

@@ -10,8 +10,6 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 logger = logging.getLogger("dasl.serve")
 
@@ -94,18 +92,6 @@ class LocalRay:
             self._needed.touch()
         except OSError as error:
             logger.warning("Jobs start without standby processes: %s", error)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def running(self) -> bool:

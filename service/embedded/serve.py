@@ -60,17 +60,10 @@ def main(*, open_page: bool = False) -> int:
     return 0
 
 
-def serve(
-    settings: Settings,
-    stop: threading.Event,
-    *,
-    cpus: int | None = None,
-    open_page: bool = False,
-) -> None:
+def serve(settings: Settings, stop: threading.Event, *, open_page: bool = False) -> None:
     """Run everything until `stop` is set.
 
     Args:
-        cpus: number of CPUs that the local Ray offers; `None`: all of the machine.
         open_page: open the page in a browser.
 
     Raises:
@@ -80,7 +73,7 @@ def serve(
     with _locked(settings.home), bind_listener(settings) as listener:
         settings = _for_local_ray(settings, listener.getsockname()[1])
         warn_if_exposed(settings)
-        ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log", cpus)
+        ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log")
         _serve(settings, stop, listener, ray, open_page)
 
 

@@ -7,7 +7,6 @@ import base64
 import hashlib
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -48,17 +47,13 @@ class Metadata:
 
 
 class Provider:
-    """A client of the provider, for all threads of the API.
+    """A client of the provider, for all threads of the API."""
 
-    Args:
-        clock: returns seconds since an arbitrary start.
-    """
-
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.issuer, self.client_id = settings.oidc_issuer, settings.oidc_client_id
         secret = settings.oidc_client_secret
         self._secret = None if secret is None else secret.get_secret_value()
-        self._scopes, self._clock = settings.oidc_scopes, clock
+        self._scopes = settings.oidc_scopes
         # A proxy from the environment cannot reach this machine's loopback.
         local = urlsplit(self.issuer).hostname in {"127.0.0.1", "::1"}
         self._http = httpx.Client(
@@ -132,7 +127,7 @@ class Provider:
         """
         with self._lock:
             cached = self._metadata
-        if cached is not None and self._clock() - cached[0] < _METADATA_SECONDS:
+        if cached is not None and time.monotonic() - cached[0] < _METADATA_SECONDS:
             return cached[1]
         address = f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
         document = self._document(address)
@@ -154,7 +149,7 @@ class Provider:
             secret_in_body=in_body,
         )
         with self._lock:
-            self._metadata = (self._clock(), metadata)
+            self._metadata = (time.monotonic(), metadata)
         return metadata
 
     def keys(self, *, newer: bool = False) -> dict[str, Any]:
@@ -169,11 +164,11 @@ class Provider:
         with self._lock:
             cached = self._keys
         longest = _KEYS_SECONDS if newer else _METADATA_SECONDS
-        if cached is not None and self._clock() - cached[0] < longest:
+        if cached is not None and time.monotonic() - cached[0] < longest:
             return cached[1]
         keys = self._document(self.metadata().jwks_uri)
         with self._lock:
-            self._keys = (self._clock(), keys)
+            self._keys = (time.monotonic(), keys)
         return keys
 
     def close(self) -> None:

@@ -111,9 +111,11 @@ def printed_by_ray(home: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> An
     """Run Python code in place of `ray start` and return the JSON that it prints."""
     monkeypatch.setattr(local_ray, "_command", lambda *_: [sys.executable, "-c", code])
     log = home / "logs" / "ray.log"
-    with local_ray.LocalRay(home / "ray", log) as ray:
-        assert ray._guard is not None
-        status = ray._guard.wait(60)
+    ray = local_ray.LocalRay(home / "ray", log)
+    ray.start()
+    assert ray._guard is not None
+    status = ray._guard.wait(60)
+    ray.stop()
     assert status == 0, log.read_text()
     return json.loads(log.read_text())
 

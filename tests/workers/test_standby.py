@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -265,7 +266,10 @@ def test_each_job_gets_its_own_standby_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(standby.COUNT_VARIABLE, "1")
-    with LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log", cpus=1) as ray:
+    ray = LocalRay(tmp_path / "ray", tmp_path / "logs" / "ray.log", cpus=1)
+    with ExitStack() as stack:
+        stack.callback(ray.stop)
+        ray.start()
         # This process may have another Ray, for other tests.
         guard = ray._guard
         assert guard is not None
