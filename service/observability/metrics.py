@@ -8,8 +8,7 @@ import platform
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import (
@@ -30,7 +29,6 @@ from service.observability import repository
 from service.observability.tenants import TenantUse, read_tenants
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
-from service.scheduling.packing import Demand
 from service.states import LIVE_ATTEMPT, AttemptState, DatasetState, JobStatus
 
 _LATENCY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -104,54 +102,17 @@ class QueueWaits:
         )
 
 
-@dataclass(frozen=True)
-class State:
-    """State of the database at one moment."""
-
-    at: datetime
-    jobs: Mapping[str, int]
-    attempts: Mapping[str, int]
-    ended: Mapping[tuple[str, str | None], int]
-    """Number of ended attempts by state and type of the error."""
-    later_attempts: int
-    queued_at: datetime | None
-    """Since when the oldest job in the queue waits for its first or next attempt."""
-    datasets: Mapping[str, int]
-    images: int
-    pending_at: datetime | None
-    """Since when the oldest pending data set waits for its ingest."""
-    tenants: TenantUse | None
-    start_at: datetime | None
-    heartbeat_at: datetime | None
-    lease_left: timedelta | None
-    cluster: ClusterSnapshot | None
-    allocated: Sequence[Demand]
-    """Demands of all jobs that hold resources."""
-    waits: Metric
-
-
-def read_state(session: Session, waits: QueueWaits, *, names_tenants: bool = False) -> State:
-    """Read the state from the database, with the use by tenant if `names_tenants`."""
-    waits.update(session)
-    now = datetime.now(UTC)
-    return State(
-        at=now,
-        jobs=repository.jobs_by_status(session),
-        attempts=repository.attempts_by_state(session),
-        later_attempts=repository.later_attempts(session),
-        ended=repository.ended_attempts(session),
-        queued_at=_oldest_in_queue(session),
-        datasets=repository.datasets_by_state(session),
-        images=repository.dataset_images(session),
-        pending_at=repository.oldest_pending_dataset(session),
-        tenants=read_tenants(session) if names_tenants else None,
-        start_at=repository.oldest_start(session),
-        heartbeat_at=repository.oldest_heartbeat(session),
-        lease_left=leases.time_left(session, DISPATCHER_LEASE),
-        cluster=scheduling.snapshot(session),
-        allocated=[holding.demand for holding in scheduling.resources_in_use(session, now)],
-        waits=waits.metric(),
-    )
+def stored_metrics(session: Session, waits: QueueWaits, *, names_tenants: bool) -> list[Metric]:
+    """Read the metrics that the database has, those by tenant if `names_tenants`."""
+    now, cluster = datetime.now(UTC), scheduling.snapshot(session)
+    return [
+        *_job_metrics(session, waits, now),
+        *_attempt_metrics(session, now),
+        *_cluster_metrics(session, cluster, now),
+        *_dispatcher_metrics(cluster, now),
+        *_dataset_metrics(session, now),
+        *(_tenant_metrics(read_tenants(session)) if names_tenants else ()),
+    ]
 
 
 def _oldest_in_queue(session: Session) -> datetime | None:
@@ -165,41 +126,42 @@ class Scrape(Collector):
 
     Args:
         up: whether each component works; unknown ones are left out.
-        state: `None` if the database cannot be read.
+        stored: see `stored_metrics`; empty if the database cannot be read.
     """
 
     def __init__(
-        self, version: str, process: ProcessMetrics, up: Mapping[str, bool], state: State | None
+        self,
+        version: str,
+        process: ProcessMetrics,
+        up: Mapping[str, bool],
+        stored: Sequence[Metric],
     ) -> None:
-        self._version, self._process, self._up, self._state = version, process, up, state
+        self._version, self._process, self._up, self._stored = version, process, up, stored
 
     def collect(self) -> Iterator[Metric]:
         yield from self._process.registry.collect()
         build = {"version": self._version, "python": platform.python_version()}
         yield InfoMetricFamily("dasl_build", "Versions of this process.", value=build)
         yield _gauges("dasl_up", "1: it works, 0: it does not.", "component", self._up)
-        if self._state is not None:
-            yield from _job_metrics(self._state)
-            yield from _attempt_metrics(self._state)
-            yield from _cluster_metrics(self._state)
-            yield from _dispatcher_metrics(self._state)
-            yield from _dataset_metrics(self._state)
-            yield from _tenant_metrics(self._state.tenants)
+        yield from self._stored
 
 
-def _job_metrics(state: State) -> Iterator[Metric]:
-    jobs = {str(status): state.jobs.get(status, 0) for status in JobStatus}
+def _job_metrics(session: Session, waits: QueueWaits, now: datetime) -> Iterator[Metric]:
+    counts = repository.jobs_by_status(session)
+    jobs = {str(status): counts.get(status, 0) for status in JobStatus}
     yield _gauges("dasl_jobs", "Jobs in each state.", "status", jobs)
     yield _gauge(
         "dasl_queue_oldest_wait_seconds",
         "Longest current wait of a job for its first or next attempt; 0 if none waits.",
-        _age(state, state.queued_at),
+        _age(now, _oldest_in_queue(session)),
     )
-    yield state.waits
+    waits.update(session)
+    yield waits.metric()
 
 
-def _attempt_metrics(state: State) -> Iterator[Metric]:
-    live = {str(name): state.attempts.get(name, 0) for name in sorted(LIVE_ATTEMPT)}
+def _attempt_metrics(session: Session, now: datetime) -> Iterator[Metric]:
+    attempts = repository.attempts_by_state(session)
+    live = {str(name): attempts.get(name, 0) for name in sorted(LIVE_ATTEMPT)}
     yield _gauges("dasl_live_attempts", "Attempts that have not ended.", "state", live)
     ended = CounterMetricFamily(
         "dasl_attempts",
@@ -210,7 +172,7 @@ def _attempt_metrics(state: State) -> Iterator[Metric]:
     counts = Counter({(str(name), "none"): 0 for name in set(AttemptState) - LIVE_ATTEMPT})
     for failure in (AttemptState.FAILED, AttemptState.LOST):
         counts.update({(str(failure), reason): 0 for reason in (*REASONS, "other")})
-    for (name, error_type), count in state.ended.items():
+    for (name, error_type), count in repository.ended_attempts(session).items():
         reason = "none" if error_type is None else error_type if error_type in REASONS else "other"
         counts[name, reason] += count
     for labels, count in sorted(counts.items()):
@@ -219,43 +181,46 @@ def _attempt_metrics(state: State) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "dasl_restarts",
         "Attempts after the first of their job: retries and resumes.",
-        value=state.later_attempts,
+        value=repository.later_attempts(session),
     )
     yield _gauge(
         "dasl_attempt_start_age_seconds",
         "Age of the oldest live attempt that has not reported; 0 if all have.",
-        _age(state, state.start_at),
+        _age(now, repository.oldest_start(session)),
     )
     yield _gauge(
         "dasl_heartbeat_age_seconds",
         "Age of the oldest last heartbeat among live attempts, or of one's start before its first.",
-        _age(state, state.heartbeat_at),
+        _age(now, repository.oldest_heartbeat(session)),
     )
 
 
-def _cluster_metrics(state: State) -> Iterator[Metric]:
-    if state.lease_left is not None:
+def _cluster_metrics(
+    session: Session, cluster: ClusterSnapshot | None, now: datetime
+) -> Iterator[Metric]:
+    lease_left = leases.time_left(session, DISPATCHER_LEASE)
+    if lease_left is not None:
         help = "Time left of the dispatcher's lease; negative: time without a dispatcher."
-        yield _gauge("dasl_dispatcher_lease_seconds", help, state.lease_left.total_seconds())
-    cluster = state.cluster
+        yield _gauge("dasl_dispatcher_lease_seconds", help, lease_left.total_seconds())
     if cluster is None:
         return
+    allocated = [holding.demand for holding in scheduling.resources_in_use(session, now)]
     help = "Age of the dispatcher's last snapshot of Ray."
-    yield _gauge("dasl_cluster_snapshot_age_seconds", help, _age(state, cluster.at))
+    yield _gauge("dasl_cluster_snapshot_age_seconds", help, _age(now, cluster.at))
     for name, help, value in (
         ("nodes", "Nodes that are alive.", len(cluster.nodes) if cluster.alive else 0),
         ("cpus", "CPUs that Ray offers.", cluster.total_cpus),
-        ("cpus_allocated", "CPUs allocated to jobs.", sum(d.cpus for d in state.allocated)),
+        ("cpus_allocated", "CPUs allocated to jobs.", sum(d.cpus for d in allocated)),
         ("cpus_used", "CPUs that Ray has placed workers on.", cluster.used_cpus),
         ("gpus", "GPUs that Ray offers.", cluster.total_gpus),
-        ("gpus_allocated", "GPUs allocated to jobs.", sum(d.gpus for d in state.allocated)),
+        ("gpus_allocated", "GPUs allocated to jobs.", sum(d.gpus for d in allocated)),
         ("gpus_used", "GPUs that Ray has placed workers on.", cluster.used_gpus),
     ):
         yield _gauge(f"dasl_cluster_{name}", help, value)
 
 
-def _dispatcher_metrics(state: State) -> Iterator[Metric]:
-    report = DispatcherReport.from_snapshot(state.cluster)
+def _dispatcher_metrics(cluster: ClusterSnapshot | None, now: datetime) -> Iterator[Metric]:
+    report = DispatcherReport.from_snapshot(cluster)
     if report is None:
         return
     help = "When the dispatcher started, in seconds since 1970."
@@ -278,7 +243,7 @@ def _dispatcher_metrics(state: State) -> Iterator[Metric]:
     help = "1: the dispatcher can write to the artifact store, 0: it cannot."
     yield _gauge("dasl_artifact_store_writable", help, store.problem is None)
     help = "Time since the dispatcher last checked the artifact store."
-    yield _gauge("dasl_artifact_store_check_age_seconds", help, _age(state, store.checked_at))
+    yield _gauge("dasl_artifact_store_check_age_seconds", help, _age(now, store.checked_at))
     stored = {"checkpoints": store.checkpoint_bytes, "artifacts": store.artifact_bytes}
     help = "Size of the files in the artifact store, as far as the database knows them."
     yield _gauges("dasl_artifact_store_used_bytes", help, "kind", stored)
@@ -287,18 +252,25 @@ def _dispatcher_metrics(state: State) -> Iterator[Metric]:
         yield _gauge("dasl_artifact_store_free_bytes", help, store.free_bytes)
 
 
-def _dataset_metrics(state: State) -> Iterator[Metric]:
-    datasets = {str(name): state.datasets.get(name, 0) for name in DatasetState}
+def _dataset_metrics(session: Session, now: datetime) -> Iterator[Metric]:
+    counts = repository.datasets_by_state(session)
+    datasets = {str(name): counts.get(name, 0) for name in DatasetState}
     help = "Data sets in each state; pending: the ingest has not begun."
     yield _gauges("dasl_datasets", help, "state", datasets)
     help = "Longest current wait of a data set for its ingest; 0 if none waits."
-    yield _gauge("dasl_ingest_oldest_wait_seconds", help, _age(state, state.pending_at))
-    yield _gauge("dasl_dataset_images", "Images of all data sets that are ready.", state.images)
+    yield _gauge(
+        "dasl_ingest_oldest_wait_seconds",
+        help,
+        _age(now, repository.oldest_pending_dataset(session)),
+    )
+    yield _gauge(
+        "dasl_dataset_images",
+        "Images of all data sets that are ready.",
+        repository.dataset_images(session),
+    )
 
 
-def _tenant_metrics(use: TenantUse | None) -> Iterator[Metric]:
-    if use is None:
-        return
+def _tenant_metrics(use: TenantUse) -> Iterator[Metric]:
     for name, help, values in (
         ("dasl_tenant_running_jobs", "Jobs with a live attempt, by tenant.", use.running),
         ("dasl_tenant_queued_jobs", "Jobs in the queue, by tenant.", use.queued),
@@ -318,5 +290,5 @@ def _gauges(name: str, help: str, label: str, values: Mapping[str, float]) -> Me
     return family
 
 
-def _age(state: State, then: datetime | None) -> float:
-    return max(0.0, (state.at - then).total_seconds()) if then is not None else 0.0
+def _age(now: datetime, then: datetime | None) -> float:
+    return max(0.0, (now - then).total_seconds()) if then is not None else 0.0

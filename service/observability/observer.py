@@ -1,15 +1,17 @@
 """Readiness and metrics of one API process."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Depends, Request
 from prometheus_client import generate_latest
+from prometheus_client.core import Metric
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.artifacts import free_space
 from service.cluster import service as cluster
 from service.db.session import Database
-from service.observability.metrics import ProcessMetrics, QueueWaits, Scrape, State, read_state
+from service.observability.metrics import ProcessMetrics, QueueWaits, Scrape, stored_metrics
 from service.observability.probe import Probe
 from service.settings import Settings
 from service.states import READY
@@ -29,7 +31,7 @@ class Observer:
         self._version, self._settings, self._database = version, settings, database
         self._waits = QueueWaits()
         self._readiness = Probe(self._run_checks)
-        self._state = Probe(self._read_state)
+        self._stored = Probe(self._read_metrics)
 
     async def checks(self) -> Checks:
         """Check database, dispatcher, Ray and storage; each result is `ok` or a reason."""
@@ -43,25 +45,25 @@ class Observer:
     async def metrics(self) -> bytes:
         """Return the metrics in Prometheus' text format; without the database, only the process's."""
         checks: Checks
-        state: State | None
+        stored: Sequence[Metric]
         try:
-            checks, state = await self._state.result(_SCRAPE_SECONDS)
+            checks, stored = await self._stored.result(_SCRAPE_SECONDS)
         except (TimeoutError, SQLAlchemyError):
             # Leave out dispatcher and Ray, because unknown is not the same as down.
-            checks, state = {"database": "away"}, None
+            checks, stored = {"database": "away"}, ()
         up = {component: result in READY for component, result in checks.items()}
-        return generate_latest(Scrape(self._version, self.process, up, state))
+        return generate_latest(Scrape(self._version, self.process, up, stored))
 
     def _run_checks(self) -> Checks:
         with self._database.read() as session:
             return cluster.readiness(session, self._settings, full=self._database.is_full)
 
-    def _read_state(self) -> tuple[Checks, State]:
+    def _read_metrics(self) -> tuple[Checks, list[Metric]]:
         with self._database.read() as session:
             checks = cluster.readiness(session, self._settings, full=self._database.is_full)
             # Names of tenants must not be public.
             names_tenants = self._settings.metrics_token is not None
-            return checks, read_state(session, self._waits, names_tenants=names_tenants)
+            return checks, stored_metrics(session, self._waits, names_tenants=names_tenants)
 
     def _database_failed(self, database: str) -> Checks:
         unknown = "unknown, as the database cannot be read"
