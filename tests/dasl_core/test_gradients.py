@@ -155,19 +155,6 @@ def test_shares_on_two_ranks_equal_those_of_one(pool: GlooPool) -> None:
         assert_equal(whole, part)
 
 
-def test_accumulation_of_contrastive_loss_differs() -> None:
-    """Each micro-batch would see its own samples only; algorithms.md measured a cosine of 0.95."""
-    whole = gradients(Contrastive, 1, {})[1]
-
-    class Wrong(Contrastive):
-        accumulates = True
-
-    parts = gradients(Wrong, 4, {}, is_mean=True)[1]
-    flat = [np.concatenate([g.ravel() for g in each.values()]) for each in (whole, parts)]
-    cosine = flat[0] @ flat[1] / np.linalg.norm(flat[0]) / np.linalg.norm(flat[1])
-    assert cosine < 0.99
-
-
 def test_mean_loss_is_accumulated(pool: GlooPool) -> None:
     whole = gradients(Mean, 1, {}, is_mean=True)
     assert_equal(whole, gradients(Mean, 4, {}, is_mean=True))

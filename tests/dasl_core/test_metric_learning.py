@@ -30,7 +30,6 @@ from dasl_core.spec.methods import RESOLVED_METHODS
 from dasl_core.spec.methods.config import MetricLearningConfig
 from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
 from dasl_core.spec.methods.triplet import ResolvedTriplet
-from dasl_core.train.optim import build_optimizer, learning_rate_factors, set_schedules
 from tests.support.gloo_pool import GlooPool
 from tests.support.methods import build_inputs
 from tests.support.setting_effects import EMBEDDING, History, SettingEffects, other
@@ -231,15 +230,6 @@ def test_loss_equals_formula_of_the_paper(case: str, classes: int, seed: int) ->
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_only_raw_losses_depend_on_embedding_length(case: str) -> None:
-    method = CASES[case][0]().double()
-    x, labels = embeddings_of(8), [0, 0, 1, 1, 2, 2, 3, 3]
-    lengths = torch.linspace(0.5, 2, 8, dtype=torch.float64).unsqueeze(1)
-    same = torch.allclose(loss_of(method, x, labels), loss_of(method, x * lengths, labels))
-    assert same == (not case.endswith("-raw"))
-
-
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0], [0, 1, 2, 3]])
 def test_batch_without_pairs_or_negatives_has_finite_gradient(case: str, labels: list[int]) -> None:
     x = embeddings_of(4).requires_grad_()
@@ -282,34 +272,6 @@ def test_semihard_triplet_loss_equals_reference_where_distances_are_equal(
     assert_semihard(x, [label for _, label in batch], margin)
 
 
-@settings(deadline=None, max_examples=25)
-@given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 10**6))
-def test_semihard_triplet_loss_has_gradient_of_reference(
-    samples: int, classes: int, seed: int
-) -> None:
-    labels = torch.randint(classes, (samples,), generator=torch.Generator().manual_seed(seed))
-    assert_semihard(embeddings_of(samples, seed).requires_grad_(), labels.tolist(), 0.2)
-
-
-def test_semihard_pair_whose_negatives_are_all_nearer_is_pushed_from_the_farthest() -> None:
-    x = torch.tensor([[1.0, 0], [-1, 0], [0.8, 0.6], [0.6, 0.8]], requires_grad=True)
-    loss = semihard_triplet_loss(x, torch.tensor([0, 0, 1, 2]), 0.2)
-    # Squared distances of the anchors: to each other 4; to the farthest negatives 0.8 and 3.6.
-    torch.testing.assert_close(loss, torch.tensor((4.2 - 0.8 + 4.2 - 3.6) / 2))
-
-
-def test_satisfied_triplets_count_in_mean() -> None:
-    x = torch.zeros(6, WIDTH, dtype=torch.float64)
-    x[:2, 0] = x[2:4, 1] = 1  # squared distance 2: beyond a margin of 1
-    x[4:, 1], x[4, 2], x[5, 3] = 1, 0.8, 0.8
-    labels = [0, 0, 1, 1, 2, 2]
-    method = method_of(Triplet, mining="all", margin=1.0)
-    triplets = 6 * 1 * 4
-    expected = naive_triplet(x, labels, method)
-    assert loss_of(method, x, labels).item() == pytest.approx(expected)
-    assert (expected * triplets) % 1 > 1e-6  # some violate the margin, not all
-
-
 def test_equal_embeddings_have_finite_gradient() -> None:
     for build, _ in CASES.values():
         x = torch.ones(4, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -318,14 +280,6 @@ def test_equal_embeddings_have_finite_gradient() -> None:
 
 
 # --- the network and its optimizer
-
-
-def test_forward_returns_raw_embeddings_of_one_view() -> None:
-    method = method_of(NPair)
-    view = torch.randn(5, 3, 2, 2)
-    embeddings = method([view])["embeddings"]
-    assert embeddings.shape == (1, 5, WIDTH)
-    torch.testing.assert_close(embeddings[0], method.head(view.flatten(1)))
 
 
 def test_half_precision_is_compared_in_float32() -> None:
@@ -340,20 +294,6 @@ def test_half_precision_is_compared_in_float32() -> None:
         torch.testing.assert_close(
             loss, method.loss({"embeddings": x.float().unsqueeze(0)}, step), rtol=0, atol=0
         )
-
-
-def test_proxy_learning_rate_is_multiplied(pictures: DatasetIndex) -> None:
-    spec = resolved(pictures, method={"name": "proxy_anchor", "proxy_lr": 100})
-    method = build_method(spec, 3)
-    weight, proxies = (method.get_parameter(n) for n in ("head.weight", "criterion.proxies"))
-    assert proxies.shape == (3, 8)
-    factors = learning_rate_factors(spec.train.optimizer, method)
-    optimizer = build_optimizer(spec.train.optimizer, method, factors)
-    set_schedules(optimizer, 3, 3, spec.train)
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
-    assert rates[id(proxies)] == pytest.approx(100 * rates[id(weight)])
-    assert rates[id(weight)] > 0
-    assert sum(rate != rates[id(weight)] for rate in rates.values()) == 1
 
 
 # --- on any number of ranks
@@ -390,16 +330,6 @@ def test_ranks_compute_loss_and_gradient_of_one_process(pool: GlooPool, case: st
         # Proxies: the ranks' gradients add up, since each is that of loss / W.
         total = sum(result[name] for result in results) / (4 if name == "loss" else 1)
         np.testing.assert_allclose(total, alone[name], rtol=0, atol=1e-11)
-
-
-def test_labels_must_be_those_of_all_ranks(pool: GlooPool) -> None:
-    x, labels = embeddings_of(16).numpy(), [0, 0, 1, 1] * 4
-    alone = gradients("multi-similarity", x, labels)["embeddings"]
-    shifted = [
-        4 * (i // 4) + label for i, label in enumerate(labels)
-    ]  # as if ranks had other classes
-    wrong = gradients("multi-similarity", x, shifted)["embeddings"]
-    assert np.linalg.norm(wrong - alone) > 0.1 * np.linalg.norm(alone)
 
 
 # --- settings
@@ -483,13 +413,6 @@ def test_batch_norm_precedes_the_embedding_layer(pictures: DatasetIndex) -> None
     method([images])
     assert inputs[0].mean(dim=0).abs().max() < 1e-5
     assert inputs[0].std(dim=0).max() < 1.1
-
-
-@pytest.mark.parametrize("name", SUPERVISED)
-def test_built_method_has_settings(pictures: DatasetIndex, name: str) -> None:
-    method: Method = build_method(resolved(pictures, method={"name": name}), 3)
-    assert isinstance(method, MetricLearning)
-    assert method.head.out_features == 8
 
 
 @pytest.mark.slow

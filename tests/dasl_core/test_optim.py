@@ -168,28 +168,3 @@ def test_adam_adds_the_decay_to_the_gradient() -> None:
     optimizer.step()
     # The decay alone is the gradient, whose size Adam's first step normalizes.
     assert model.weight.item() == pytest.approx(1.9, rel=1e-5)
-
-
-def test_layer_decay_slows_blocks_but_not_head() -> None:
-    spec = resolve(
-        JobSpec.model_validate(
-            {
-                "dataset": "x",
-                "backbone": {"name": "test_vit", "image_size": 32},
-                "train": {"optimizer": {"layer_decay": 0.5}},
-            }
-        ),
-        DatasetFacts(num_images=100, num_classes=None, median_size=32),
-    )
-    method = build_method(spec)
-    factors = learning_rate_factors(spec.train.optimizer, method)
-    blocks = [
-        factors.get(f"backbone.blocks.{i}.attn.qkv.weight", 1.0)
-        for i in range(len([*method.backbone.get_submodule("blocks").children()]))
-    ]
-    assert all(later == pytest.approx(2 * earlier) for earlier, later in pairwise(blocks))
-    assert factors["backbone.patch_embed.proj.weight"] == pytest.approx(blocks[0] / 2)
-    assert not any(name.startswith("projector") for name in factors)
-    optimizer = build_optimizer(spec.train.optimizer, method, factors)
-    grouped = sum(len(group["params"]) for group in optimizer.param_groups)
-    assert grouped == len(list(method.parameters()))

@@ -1,6 +1,5 @@
 """Wiring of a run: settings reach their components, and probing the network has no side effects."""
 
-import math
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.views import Draws, ViewParameters, draw
-from dasl_core.spec import Clip, ResolvedJobSpec, ViewAugment
+from dasl_core.spec import Clip, ResolvedJobSpec
 from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
 from dasl_core.train.step_metrics import REPORT_EVERY_STEPS
 from tests.support.training_world import SMALL, Recorder, open_trainer, resolved
@@ -62,17 +60,6 @@ def lengths(moved: dict[str, Tensor]) -> dict[str, float]:
 
 
 # --- clipping
-
-
-def test_clipping_uses_global_norm(pictures: DatasetIndex, first_step: FirstStep) -> None:
-    plain = first_step(resolved(pictures, train=PLAIN | {"clip": None}))
-    whole = math.hypot(*lengths(plain).values()) / RATE
-    limit = whole / 8
-    clipped = first_step(resolved(pictures, train=PLAIN | {"clip": {"norm": limit}}))
-    assert math.hypot(*lengths(clipped).values()) == pytest.approx(RATE * limit, rel=1e-4)
-    assert_scaled(clipped, plain, dict.fromkeys(plain, 1 / 8))
-    roomy = first_step(resolved(pictures, train=PLAIN | {"clip": {"norm": 2 * whole}}))
-    assert_scaled(roomy, plain, dict.fromkeys(plain, 1.0))
 
 
 def test_dino_clips_each_gradient_to_three(pictures: DatasetIndex, first_step: FirstStep) -> None:
@@ -133,68 +120,6 @@ def test_layer_decay_slows_earlier_blocks(pictures: DatasetIndex, first_step: Fi
 
 
 # --- views
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ViewAugment, ViewParameters]]:
-    """Record the settings and the drawn parameters of each view."""
-    calls: list[tuple[ViewAugment, ViewParameters]] = []
-
-    def kept(valid_hw: Tensor, augment: ViewAugment, *which: Any) -> Draws:
-        drawn = draw(valid_hw, augment, *which)
-        calls.append((augment, drawn.parameters(valid_hw, augment.interpolation)))
-        return drawn
-
-    monkeypatch.setattr("dasl_core.train.views.draw", kept)
-    return calls
-
-
-def test_byol_blurs_and_solarizes_views_differently(
-    pictures: DatasetIndex,
-    cache: Path,
-    tmp_path: Path,
-    drawn: list[tuple[ViewAugment, ViewParameters]],
-) -> None:
-    """As in Grill et al. 2020, table 6.
-
-    The first view is always blurred, the second seldom, and only the second is inverted.
-    """
-    spec = resolved(
-        pictures, method={"name": "byol"}, backbone={"image_size": 72}, train={"batch_size": 24}
-    )
-    with closing(open_trainer(spec, pictures, cache, tmp_path)) as this:
-        this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
-    assert [(augment.blur, augment.solarize) for augment, _ in drawn] == [(1.0, 0.0), (0.1, 0.2)]
-    (_, first), (_, second) = drawn
-    assert first.sigma is not None
-    assert second.sigma is not None
-    assert (first.sigma > 0).all()
-    assert (second.sigma > 0).sum() < 12
-    assert first.solarized is None
-    assert second.solarized is not None
-    assert 0 < second.solarized.sum() < 12
-
-
-def test_dino_local_crops_are_small(
-    pictures: DatasetIndex,
-    cache: Path,
-    tmp_path: Path,
-    drawn: list[tuple[ViewAugment, ViewParameters]],
-) -> None:
-    spec = resolved(pictures, method={"name": "dino"}, backbone={"image_size": 72})
-    with closing(open_trainer(spec, pictures, cache, tmp_path)) as this:
-        views = this.prefetcher.maker.make(next(this.loader.epoch(0)), 0)
-    assert [view.shape[-1] for view in views] == [72, 72, 31, 31]
-    settings = [(augment.crop_scale, augment.blur, augment.solarize) for augment, _ in drawn]
-    assert settings == [
-        ((0.4, 1.0), 1.0, 0.0),
-        ((0.4, 1.0), 0.1, 0.2),
-        *[((0.05, 0.4), 0.5, 0.0)] * 2,
-    ]
-    areas = [(of_view.box[:, 2] * of_view.box[:, 3]).abs() for _, of_view in drawn]
-    # Boxes are rounded to pixels.
-    assert all((area >= 0.36).all() for area in areas[:2])
-    assert all(((area >= 0.04) & (area <= 0.44)).all() for area in areas[2:])
 
 
 def test_per_view_setting_changes_only_that_view(
