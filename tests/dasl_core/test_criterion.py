@@ -16,7 +16,6 @@ from dasl_core.regularizers import (
     GradientShare,
     difference_alignment,
     gradient_shares,
-    inter_class_chain,
     koleo_loss,
     negative_margin_loss,
     sigreg_loss,
@@ -136,15 +135,6 @@ def test_dar_setting_changes_loss(name: str, value: Any) -> None:
     assert_alike(term, WEIGHT * alignment(embeddings, SAMPLES, **changed), embeddings)
 
 
-@pytest.mark.parametrize("weight", [1e-3, 2.0])
-def test_dar_weight_multiplies_only_dar(weight: float) -> None:
-    output = outputs()
-    terms = criterion(dar={"weight": weight})(output, at(4))
-    expected = weight * alignment(output["embeddings"], SAMPLES).item()
-    assert terms["loss_dar"].item() == pytest.approx(expected, rel=1e-12)
-    assert torch.equal(terms["loss_simclr"], criterion()(output, at(4))["loss_simclr"])
-
-
 @pytest.mark.parametrize("kind", ["instance", "class", "kmeans", "prototypes"])
 @pytest.mark.parametrize("estimator", ["chain", "full"])
 def test_dar_labels_select_pairs(kind: str, estimator: str) -> None:
@@ -196,25 +186,10 @@ def test_dar_columns_are_counted(labels: str, estimator: str) -> None:
     this = criterion(dar={"weight": WEIGHT, "labels": labels, "estimator": estimator})
     assert this.metrics() == {}
     this(outputs(), at(4))
-    of_views = (SAMPLES if labels == "instance" else CLASSES).repeat(2)
-    if estimator == "full":
-        columns = sum(
-            int(of_views[i] != of_views[j]) for j in range(len(of_views)) for i in range(j)
-        )
-    else:
-        columns = len(inter_class_chain(of_views, stream(SEED, "dar", 4))[0])
-    assert {name: float(value) for name, value in this.metrics().items()} == {
-        "dar_columns": columns
-    }
-    assert (
-        columns
-        == {
-            ("instance", False): 11,
-            ("instance", True): 60,
-            ("class", False): 8,
-            ("class", True): 36,
-        }[labels, estimator == "full"]
-    )
+    # Links of the longest chain through the 12 views, or all pairs of different labels.
+    links, pairs = (11, 60) if labels == "instance" else (8, 36)
+    columns = {name: float(value) for name, value in this.metrics().items()}
+    assert columns == {"dar_columns": pairs if estimator == "full" else links}
 
 
 # --- SEC
@@ -249,17 +224,6 @@ def test_sec_target_and_momentum_change_loss(target: str, rho: float) -> None:
         assert terms[1] != pytest.approx(WEIGHT * another, rel=1e-3)
 
 
-def test_sec_gradient_is_radial() -> None:
-    """Expect (2/N)(r - mu) f/r for each embedding f of norm r, times the weight."""
-    output = outputs()
-    embeddings = output["embeddings"]
-    term = criterion(sec={"weight": WEIGHT, "ramp": False})(output, at(4))["loss_sec"]
-    (slope,) = torch.autograd.grad(term, embeddings)
-    norms = embeddings.detach().norm(dim=-1, keepdim=True)
-    expected = WEIGHT * 2 / 12 * (norms - norms.mean()) * embeddings.detach() / norms
-    torch.testing.assert_close(slope, expected, rtol=1e-10, atol=1e-14)
-
-
 def test_sec_mean_is_saved_and_restored() -> None:
     sec = {"weight": WEIGHT, "momentum": 0.25, "ramp": False}
     whole, resumed = criterion(sec=sec), criterion(sec=sec)
@@ -286,29 +250,6 @@ def share(schedule: str, index: int, total: int) -> float:
         "linear": progress,
         "cosine": (1 - math.cos(math.pi * progress)) / 2,
     }[schedule]
-
-
-@pytest.mark.parametrize("schedule", get_args(DAR.model_fields["schedule"].annotation))
-def test_dar_weight_follows_schedule(schedule: str) -> None:
-    output = outputs()
-    this = criterion(dar={"weight": WEIGHT, "schedule": schedule})
-    factors = []
-    for index in (0, 2, 4, 8):
-        term = this(output, at(index, total=9))["loss_dar"].item()
-        factors.append(term / alignment(output["embeddings"], SAMPLES, index).item())
-        assert factors[-1] == pytest.approx(WEIGHT * share(schedule, index, 9), rel=1e-12)
-    assert factors[0] == (pytest.approx(WEIGHT) if schedule == "constant" else 0)
-    assert factors[-1] == pytest.approx(WEIGHT, rel=1e-12)
-
-
-@pytest.mark.parametrize("ramp", [True, False])
-def test_sec_weight_ramps_linearly(ramp: bool) -> None:
-    output = outputs()
-    (raw,) = naive_constraint([output["embeddings"].detach()], "mean", 1.0)
-    this = criterion(sec={"weight": WEIGHT, "ramp": ramp})
-    losses = [this(output, at(index, total=9))["loss_sec"].item() for index in (0, 2, 4, 8)]
-    shares = (0, 0.25, 0.5, 1) if ramp else (1, 1, 1, 1)
-    assert losses == pytest.approx([WEIGHT * factor * raw for factor in shares], rel=1e-12)
 
 
 @pytest.mark.parametrize(

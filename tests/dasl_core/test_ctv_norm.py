@@ -1,6 +1,5 @@
-"""`ctv_norm` against brute force, in value and gradient, and its properties as a seminorm."""
+"""`ctv_norm` against brute force, in value and gradient, at any size and precision."""
 
-from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
@@ -86,24 +85,6 @@ def test_float32_is_as_exact_as_float32_can_be(norm: Norm, columns: Tensor) -> N
     )
 
 
-@settings(max_examples=60)
-@given(columns=matrices())
-def test_l1_gradient_counts_smaller_and_larger_entries(columns: Tensor) -> None:
-    columns.requires_grad_()
-    (gradient,) = torch.autograd.grad(ctv_norm(columns), columns)
-    smaller = (columns[None] < columns[:, None]).sum(dim=1)
-    larger = (columns[None] > columns[:, None]).sum(dim=1)
-    torch.testing.assert_close(gradient, (smaller - larger).double(), rtol=0, atol=0)
-
-
-@settings(max_examples=60)
-@given(columns=matrices())
-def test_l1_and_l2_are_one_in_one_dimension(columns: Tensor) -> None:
-    torch.testing.assert_close(
-        ctv_norm(columns[:, :1], "l2"), brute_force(columns[:, :1], "l2"), rtol=1e-12, atol=1e-12
-    )
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_no_tensor_grows_with_the_number_of_pairs(
     norm: Norm, monkeypatch: pytest.MonkeyPatch
@@ -115,22 +96,6 @@ def test_no_tensor_grows_with_the_number_of_pairs(
     assert (
         0 < largest.entries <= columns.numel()
     )  # all pairs are 200 * 200 of them, or 5 times that
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@settings(max_examples=60)
-@given(columns=matrices(), factor=st.floats(-4, 4), seed=st.integers(0, 1000))
-def test_seminorm(norm: Norm, columns: Tensor, factor: float, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    other = torch.randn(columns.shape, generator=generator, dtype=torch.float64)
-    shift = torch.randn(columns.shape[1], generator=generator, dtype=torch.float64)
-    value = ctv_norm(columns, norm)
-    degree = 2 if norm == "sq_l2" else 1
-    close = partial(torch.testing.assert_close, rtol=1e-9, atol=1e-9)
-    close(ctv_norm(factor * columns, norm), abs(factor) ** degree * value)
-    close(ctv_norm(columns + shift, norm), value)
-    if norm != "sq_l2":
-        assert ctv_norm(columns + other, norm) <= value + ctv_norm(other, norm) + 1e-9
 
 
 @pytest.mark.parametrize("norm", NORMS)

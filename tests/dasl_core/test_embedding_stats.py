@@ -39,9 +39,6 @@ def test_angle_is_exact_from_tiny_to_opposite(angle: float) -> None:
     before = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     after = 7 * torch.tensor([[math.cos(angle), math.sin(angle)]], dtype=torch.float64)
     assert angular_update(before, after).item() == pytest.approx(angle, rel=1e-6, abs=0)
-    cosine = F.cosine_similarity(before, after).clamp(-1, 1).acos().item()
-    if angle < 1e-8:
-        assert cosine != pytest.approx(angle, rel=1e-2, abs=0)  # a cosine would be inaccurate
 
 
 def test_mean_angle_does_not_depend_on_norms() -> None:
@@ -55,28 +52,6 @@ def test_angle_of_zero_row_counts_as_zero_or_right_angle() -> None:
     zeros, ones = torch.zeros(1, 3), torch.ones(1, 3)
     assert angular_update(zeros, zeros) == 0
     assert angular_update(zeros, ones).item() == pytest.approx(math.pi / 2)
-
-
-@pytest.mark.parametrize("norm", [0.5, 1.0, 4.0])
-def test_sgd_rotation_is_inverse_to_squared_norm(norm: float) -> None:
-    # SEC's observation: the gradient of a cosine loss is orthogonal to the embedding and falls with
-    # the norm, and its step rotates a longer vector less.
-    generator = torch.Generator().manual_seed(0)
-    direction = F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64), dim=1)
-    towards = F.normalize(torch.randn(6, 4, generator=generator, dtype=torch.float64), dim=1)
-
-    def gradient(length: float) -> torch.Tensor:
-        f = (length * direction).requires_grad_()
-        (g,) = torch.autograd.grad(-F.cosine_similarity(f, towards).sum(), f)
-        return g
-
-    g = gradient(norm)
-    assert (g * direction).sum(dim=1).abs().max() < 1e-12
-    torch.testing.assert_close(g, gradient(1.0) / norm)
-    rate = 1e-5
-    turned = angular_update(norm * direction, norm * direction - rate * g)
-    reference = angular_update(direction, direction - rate * gradient(1.0))
-    torch.testing.assert_close(turned, reference / norm**2, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(9, 40), (40, 9), (2, 3)])
