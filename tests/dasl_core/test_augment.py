@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import RandomResizedCrop
-from torchvision.transforms.functional import resize
 
 from dasl_core.data.views import ViewParameters, central_view, draw_view, render
 from dasl_core.data.views.color import LUMA, RGB_TO_YIQ, recolor
@@ -181,13 +180,6 @@ def test_crop_equals_resize_of_pillow(
     close(ours.flip(3) if flip else ours, reference, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [5, 16, 20, 50])
-def test_whole_image_equals_antialiased_resize_of_torchvision(size: int) -> None:
-    images = canvases(side=44)
-    expected = resize(images.double() / 255, [size, size], antialias=True)
-    close(pixels(images, draw(STILL, whole(images)), size), expected)
-
-
 def test_details_finer_than_the_view_vanish() -> None:
     """A local crop of DINO: 40% of an image of 448 pixels, reduced by 2.95 to 96."""
     wave = 127.5 + 127.5 * torch.sin(2 * math.pi * torch.arange(448) / 3.1)
@@ -197,15 +189,6 @@ def test_details_finer_than_the_view_vanish() -> None:
         view = pixels(image, crop(0.1, 0.1, share, share), 96)
         assert view.mean().item() == pytest.approx(0.5, abs=0.01)
         assert view.std().item() < 0.01
-
-
-def test_view_does_not_depend_on_other_images_of_the_batch() -> None:
-    images = canvases(8, side=24)
-    valid_hw = torch.randint(5, 25, (8, 2), generator=torch.Generator().manual_seed(2))
-    view = draw(drawn(), valid_hw)
-    own = slice(2, 5)
-    share = pixels(images[own], view.rows(own), 16, valid_hw[own])
-    close(share, pixels(images, view, 16, valid_hw)[own], atol=1e-12)
 
 
 # --- crops and flips
@@ -380,15 +363,6 @@ def test_jitter_of_gray_image_does_not_depend_on_channels() -> None:
     close(one.expand_as(three), three, atol=1e-5)
 
 
-def test_contrast_stretches_around_the_mean() -> None:
-    images = canvases(side=8)
-    eye = torch.eye(3).expand(4, 3, 3)
-    box = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).expand(4, 4)
-    flat = pixels(images, ViewParameters(box, eye, torch.zeros(4), None), 8)
-    luminance = (images.double() / 255 * torch.tensor(LUMA).double().view(1, 3, 1, 1)).sum(dim=1)
-    close(flat, luminance.mean(dim=(1, 2)).view(4, 1, 1, 1).expand_as(flat))
-
-
 def test_contrast_without_color_stretches_around_the_mean_of_each_band() -> None:
     """Bands such as temperature and height have no common scale."""
     images = (
@@ -403,18 +377,8 @@ def test_contrast_without_color_stretches_around_the_mean_of_each_band() -> None
 # --- blur
 
 
-def test_blur_keeps_flat_images_and_the_mean_and_smooths() -> None:
-    images = canvases(8, side=40)
-    sharp = pixels(images, draw(STILL, whole(images)), 40)
-    blurred = pixels(images, draw(changed(blur=1), whole(images)), 40)
-    close(blurred.mean(dim=(2, 3)), sharp.mean(dim=(2, 3)), atol=0.01)
-
-    def roughness(x: Tensor) -> Tensor:
-        return x.diff(dim=3).abs().mean(dim=(1, 2, 3))
-
-    assert (roughness(blurred) <= roughness(sharp) + 1e-9).all()
-    assert (roughness(blurred) < 0.6 * roughness(sharp)).sum() >= 4
-    flat = torch.full_like(images, 200)
+def test_blur_keeps_flat_images() -> None:
+    flat = torch.full_like(canvases(8, side=40), 200)
     close(pixels(flat, draw(changed(blur=1), whole(flat)), 40), flat.double() / 255)
 
 
@@ -504,16 +468,6 @@ def test_settings_change_only_what_they_name() -> None:
     plain, more = draw(drawn(), valid_hw), draw(drawn(blur=1.0, channel_drop=1.0), valid_hw)
     for name in ("box", "color", "contrast"):
         assert torch.equal(getattr(plain, name), getattr(more, name))
-
-
-def test_views_depend_only_on_seed() -> None:
-    images = canvases()
-    first = pixels(images, draw(drawn(blur=0.5), whole(images), seed=1), 16)
-    torch.rand(10)
-    again = pixels(images, draw(drawn(blur=0.5), whole(images), seed=1), 16)
-    other = pixels(images, draw(drawn(blur=0.5), whole(images), seed=2), 16)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_views_of_extreme_image_shapes() -> None:
