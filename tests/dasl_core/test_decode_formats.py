@@ -82,11 +82,6 @@ def test_levels_and_bands_are_kept(name: str, values: np.ndarray) -> None:
     np.testing.assert_array_equal(decoded(FILES[name], name, header.bands, header.dtype), values)
 
 
-def test_12_bits_in_16_keep_their_levels() -> None:
-    for content in (by_pillow(Image.fromarray(GRAY12[..., 0]), "PNG"), by_tifffile(GRAY12[..., 0])):
-        assert len(np.unique(decoded(content, "x.png", 1, "uint16"))) == GRAY12.size
-
-
 def test_four_bands_as_stored() -> None:
     values = ramp(4, "uint8", 255)
     rgba = by_pillow(Image.fromarray(values), "PNG")

@@ -189,12 +189,6 @@ def test_abandoned_epoch_leaves_no_thread(pictures: DatasetIndex, cache: Path) -
         batches.close()  # type: ignore[attr-defined]
 
 
-def test_batch_larger_than_data_is_refused(pictures: DatasetIndex, cache: Path) -> None:
-    expected = r"train\.batch_size is 28, but only 27 images"
-    with opened(pictures, cache) as canvases, pytest.raises(ValueError, match=expected):
-        EpochLoader(canvases, np.arange(27), 28, 0)
-
-
 # --- canvases
 
 

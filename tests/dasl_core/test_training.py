@@ -333,17 +333,6 @@ def test_batch_larger_than_data_set_is_refused(
         run(spec, fewer, cache, None)
 
 
-@pytest.mark.parametrize(("estimator", "columns"), [("chain", 15), ("unbiased", 15), ("full", 112)])
-def test_number_of_dar_pairs_is_reported(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, estimator: str, columns: int
-) -> None:
-    """Pairs among 16 views of 8 images, where two views of one image are no pair."""
-    reporter = Recorder(tmp_path)
-    spec = resolved(pictures, dar={"estimator": estimator}, train={"epochs": 1})
-    run(spec, pictures, cache, reporter)
-    assert reporter.curve("dar_columns") == [columns] * STEPS
-
-
 # --- collapse
 
 

@@ -225,12 +225,6 @@ def test_too_many_unreadable_images_fail_run_at_start(
     assert (reporter.points, reporter.evaluations, reporter.checkpoints) == ([], [], [])
 
 
-def test_missing_folder_fails_run(index: DatasetIndex, tmp_path: Path) -> None:
-    shutil.rmtree(index.root)
-    with pytest.raises(ValueError, match="of the data set 'pictures' is missing, with"):
-        run(resolved(index), index, tmp_path / "cache", Recorder(tmp_path / "out"))
-
-
 def refused(index: DatasetIndex, caches: list[Path], out: Path) -> str:
     """Return a rank's error; each rank has its own cache, as on separate machines."""
     reporter = Recorder(out) if rank() == 0 else None
