@@ -22,8 +22,10 @@ def validated(api: Api, **changes: Any) -> dict[str, Any]:
     return body
 
 
-def test_time_is_not_known_without_nodes(api: Api) -> None:
+def test_time_is_not_known_without_nodes_or_on_gpus_before_a_job_has_run(api: Api) -> None:
     api.dataset()
+    assert validated(api)["estimate"]["seconds"] is None
+    snapshot(api, cpus=4, gpus=1)
     assert validated(api)["estimate"]["seconds"] is None
 
 
@@ -38,12 +40,6 @@ def test_time_by_the_computation_of_the_network(api: Api) -> None:
     assert seconds["high"] == pytest.approx(flops / 4 / 20e9 + 60, rel=1e-3)
     given = validated(api, resources={"cpus_per_worker": 1})["estimate"]["seconds"]
     assert given["low"] - 15 == pytest.approx(4 * (seconds["low"] - 15), rel=0.05)
-
-
-def test_time_on_gpus_is_not_known_before_a_job_has_run(api: Api) -> None:
-    api.dataset()
-    snapshot(api, cpus=4, gpus=1)
-    assert validated(api)["estimate"]["seconds"] is None
 
 
 @pytest.mark.parametrize("speed", ["fast", [1], 0, -1.0, None])
@@ -82,18 +78,6 @@ def test_time_by_the_speed_of_an_earlier_job_that_did_the_same(api: Api) -> None
         "/v1/jobs/validate", json={"dataset": "emoji", "train": TRAIN}, headers=other
     )
     assert answer.json()["estimate"]["seconds"]["source"] == "computation"
-
-
-def test_submission_has_the_estimate_and_its_replay_the_same(api: Api) -> None:
-    api.dataset()
-    first, second = (
-        api.client.post(
-            "/v1/jobs", json={"dataset": "emoji"}, headers={"Idempotency-Key": "once"}
-        ).json()
-        for _ in range(2)
-    )
-    assert first == second
-    assert first["estimate"]["checkpoints_kept"] >= 1
 
 
 def test_enlarged_images_and_checkpoints_beyond_the_disk_are_warned_of(api: Api) -> None:

@@ -103,6 +103,7 @@ BODIES: dict[str, tuple[bytes, tuple[int, str]]] = {
         (422, "train.optimizer.lr"),
     ),
     # Depth and size.
+    "40 levels": (nested(40), (422, "dataset")),
     "60 levels": (nested(60), (400, "bad-request")),
     "900 levels": (nested(900), (400, "bad-request")),
     "90,000 levels": (nested(90_000), (400, "bad-request")),
