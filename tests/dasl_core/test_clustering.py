@@ -62,15 +62,6 @@ def test_spherical_equals_naive_loop() -> None:
     assert result.inertia == pytest.approx(float((2 - 2 * cosines).sum()))
 
 
-def test_spherical_ignores_lengths() -> None:
-    x = clouds(spread=0.8)
-    lengths = torch.rand(len(x), 1, generator=torch.Generator().manual_seed(2)).double() * 9 + 1
-    same = torch.equal(cluster(x, 6).assignments, cluster(lengths * x, 6).assignments)
-    euclidean = [cluster(y, 6, metric="euclidean").assignments for y in (x, lengths * x)]
-    assert same
-    assert not torch.equal(*euclidean)
-
-
 @pytest.mark.parametrize("metric", ["spherical", "euclidean"])
 def test_clear_clusters_are_found(metric: Any) -> None:
     result = cluster(clouds(spread=0.01).float(), 6, metric=metric)
