@@ -37,6 +37,15 @@ class ImageSet:
             return None
         return [self.index.class_names[label] for label in labels[self.indices].tolist()]
 
+    def grouping(self) -> tuple[str, list[str]] | None:
+        """Return the column of groups and the group of each image, "" for none; without it those of classes."""
+        index = self.index
+        if index.groups is not None:
+            column = str(index.source.options.group_column)
+            return column, [index.groups[position] for position in self.indices.tolist()]
+        names = self.class_names()
+        return None if names is None else ("class", names)
+
     def in_folder(self, name: str) -> np.ndarray:
         """Whether each image lies in a folder of this name inside its class folder, (N,) bool."""
         return np.array([f"/{name}/" in self.index.paths[index] for index in self.indices])

@@ -135,6 +135,11 @@ def histograms_data(history: History, labeled: bool) -> dict[str, Any]:
         "version": 1,
         "distances": {"between": "classes" if labeled else "images", "evaluations": rows("distances")},
         "norms": {"evaluations": rows("norms")},
+        "norms_by_group": [
+            {"step": evaluation.step, "epoch": evaluation.epoch, **vars(evaluation.by_group)}
+            for evaluation in history.evaluations
+            if evaluation.by_group is not None
+        ],
     }  # fmt: skip
 
 

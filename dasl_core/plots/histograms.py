@@ -5,7 +5,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from dasl_core.plots import style
-from dasl_core.plots.facts import RunFacts
+from dasl_core.plots.facts import RunFacts, count
 from dasl_core.plots.history import Histogram, History
 
 _RIDGES = 12
@@ -24,6 +24,34 @@ def norms(history: History, run: RunFacts) -> Figure:
     """Draw the norms of embeddings over the training."""
     note = "Of held-out images, before normalization: what SEC makes equal"
     return _ridges(history, "norms", run, "Norms of embeddings", note, "Norm")
+
+
+def norms_by_group(history: History, run: RunFacts) -> Figure:
+    """Draw mean and spread of the norms by group or class at the newest evaluation."""
+    newest = history.evaluations[-1]
+    shown = newest.by_group
+    assert shown is not None, "there are groups to compare"
+    rows, by = shown.rows, style.shortened(shown.by, 30)
+    tall = 0.24 * len(rows) + 0.2
+    figure = style.new_figure(7.6, tall + 1.9)
+    note = "Of held-out images, before normalization; ± one standard deviation. Line: mean of all"
+    style.heading(figure, f"Norms of embeddings by {by}", f"{run.spec.name} · {run.subtitle}", note)
+    axes = style.add_axes(figure, 2.1, 1.3, 4.1, tall)
+    share, beyond = 100 * shown.eta_squared, 100 * max(0.0, shown.omega_squared)
+    title = f"The {by} explains {share:.0f} % of the variance, {beyond:.0f} % beyond chance"
+    chosen = f"; {len(rows)} of {shown.groups:,}: smallest and largest means"
+    style.plain(axes, title, f"Epoch {newest.epoch:g}{chosen if shown.groups > len(rows) else ''}")
+    places = range(len(rows))
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    means, stds = [row[2] for row in rows], [row[3] for row in rows]
+    axes.axvline(newest.norms.mean, color=style.MUTED, linestyle=(0, (1, 2)), linewidth=1.2)
+    axes.errorbar(means, places, xerr=stds, fmt="o", color=style.BLUE, markersize=4, elinewidth=1.4)
+    axes.set_xlabel("Norm", fontsize=8, color=style.MUTED)
+    axes.set_yticks(places, [style.shortened(row[0], 26) for row in rows])
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
+    style.label_lines(figure, axes, [(at, f"{row[2]:.3g}, {count(row[1], 'image')}", style.MUTED) for at, row in zip(places, rows, strict=True)])  # fmt: skip
+    return figure
 
 
 def _ridges(

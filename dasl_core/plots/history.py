@@ -12,6 +12,8 @@ from dasl_core.vocabulary import Subject
 # Number of stored evaluations; a map of 4,096 images takes 32 KiB in a training state.
 MOST_EVALUATIONS = 24
 BINS = 64
+# Number of groups shown with the smallest mean, and with the largest.
+EXTREMES = 6
 _ARRAYS = ("neighbors", "similarities", "map")
 
 
@@ -45,6 +47,52 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class GroupNorms:
+    """Norms of embeddings by group or class: analysis of variance with one factor.
+
+    Attributes:
+        by: column of the groups, or "class".
+        groups: number of groups.
+        eta_squared: share of the variance between groups. Of many small groups it is large by chance.
+        omega_squared: the same less what chance is expected to add (Hays, Statistics, 1963); around 0, also below, if
+            groups do not differ.
+        rows: name, number of images, mean and standard deviation of the groups with the smallest and the largest means,
+            by mean.
+    """
+
+    by: str
+    groups: int
+    eta_squared: float
+    omega_squared: float
+    rows: list[tuple[str, int, float, float]]
+
+    @classmethod
+    def from_values(cls, by: str, norms: np.ndarray, names: Sequence[str]) -> Self | None:
+        """Compare groups, leaving out the name ""; None with fewer than two, or with an image each."""
+        has_group = np.array([name != "" for name in names], dtype=bool)
+        norms = norms[has_group].astype(np.float64)
+        found, group = np.unique([name for name in names if name], return_inverse=True)
+        if not 2 <= len(found) < len(norms):
+            return None
+        counts = np.bincount(group)
+        means = np.bincount(group, norms) / counts
+        squares = np.bincount(group, np.square(norms - means[group]))
+        between, within = float(counts @ np.square(means - norms.mean())), float(squares.sum())
+        total, noise = between + within, within / (len(norms) - len(found))
+        order = np.argsort(means, kind="stable")
+        if len(order) > 2 * EXTREMES:
+            order = np.concatenate([order[:EXTREMES], order[-EXTREMES:]])
+        stds = np.sqrt(squares / counts)
+        return cls(
+            by,
+            len(found),
+            between / total if total else 0.0,
+            (between - (len(found) - 1) * noise) / (total + noise) if total else 0.0,
+            [(str(found[i]), int(counts[i]), float(means[i]), float(stds[i])) for i in order],
+        )
+
+
+@dataclass(frozen=True)
 class Shown:
     """Plot data of one evaluation.
 
@@ -57,6 +105,7 @@ class Shown:
         distances: distances of the loss's embeddings between images of different classes; without labels, between
             different images. None without two such images.
             norms: norms of these embeddings before normalization.
+            by_group: the norms by group; None where there is nothing to compare.
     """
 
     step: int
@@ -68,6 +117,7 @@ class Shown:
     explained: tuple[float, float]
     distances: Histogram | None
     norms: Histogram
+    by_group: GroupNorms | None
 
 
 @dataclass
@@ -98,6 +148,7 @@ class History:
             | {
                 "distances": None if shown.distances is None else vars(shown.distances),
                 "norms": vars(shown.norms),
+                "by_group": None if shown.by_group is None else vars(shown.by_group),
             }
             for shown in self.evaluations
         ]
@@ -112,6 +163,7 @@ class History:
                     "explained": tuple(shown["explained"]),
                     "distances": shown["distances"] and Histogram(**shown["distances"]),
                     "norms": Histogram(**shown["norms"]),
+                    "by_group": shown["by_group"] and GroupNorms(**shown["by_group"]),
                 }
             )
             for shown in state

@@ -124,7 +124,7 @@ def _legend(figure: Figure, names: list[str], *, others: bool) -> None:
     )
     handles = [
         Line2D([], [], marker="o", linestyle="", color=color, markersize=5,
-               label=name if len(name) <= 18 else f"{name[:17]}…")
+               label=style.shortened(name, 18))
         for name, color in colors.items()
     ]  # fmt: skip
     legend = figure.legend(

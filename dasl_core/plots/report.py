@@ -27,6 +27,8 @@ _CAPTIONS = {
     "distances": "Between images of different classes, or, without labels, different images: the distances of the embeddings that the loss compares. DAR makes them equal; all near 0 is a "
     "collapse.",
     "norms": "The lengths of these embeddings before they are normalized, which SEC makes equal.",
+    "norms_by_group": "Whether some classes, or groups of the data set's column, have longer embeddings than others. The "
+    "share of the variance is eta squared; beyond chance, omega squared.",
 }
 _EXPLAINED = {
     "knn_top1": "Share of held-out images whose class wins the vote of their nearest training images.",
@@ -52,7 +54,7 @@ def write_report(
         _key_figures(run),
         _figure("Curves", svgs["curves"], "", wide=True),
         _neighbors(run, history, images),
-        *(_figure(name.capitalize(), svgs[name], caption, wide=name == "map")
+        *(_figure(name.replace("_", " ").capitalize(), svgs[name], caption, wide=name == "map")
           for name, caption in _CAPTIONS.items() if name in svgs),
         _data(run),
         _time(run),

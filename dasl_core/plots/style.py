@@ -59,12 +59,16 @@ def heading(figure: Figure, title: str, *lines: str) -> None:
         (0.42 + 0.17 * number, line, 8.5, MUTED, "normal") for number, line in enumerate(lines)
     ]
     for top, text, size, color, weight in texts:
-        cut = max(20, int(width * 72 / (0.56 * size)))
-        line = text if len(text) <= cut else f"{text[: cut - 1]}…"
+        line = shortened(text, max(20, int(width * 72 / (0.56 * size))))
         figure.text(
             0.15 / width, 1 - top / height, line, fontsize=size, color=color, weight=weight, va="top",
             parse_math=False,
         )  # fmt: skip
+
+
+def shortened(text: str, limit: int) -> str:
+    """Cut a text to at most so many characters."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def plain(axes: Axes, title: str, note: str = "") -> None:

@@ -16,9 +16,10 @@ from torch import Tensor
 from dasl_core.data.image_set import spacing
 from dasl_core.distributed import all_ranks, gather_objects_to_rank0, rank
 from dasl_core.evaluate import distance_histogram, nearest_neighbors
+from dasl_core.headlines import HEALTH_LIMIT
 from dasl_core.plots import data as plotted
 from dasl_core.plots.facts import RunFacts
-from dasl_core.plots.history import BINS, Histogram, History, Shown
+from dasl_core.plots.history import BINS, GroupNorms, Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
 from dasl_core.plots.settings import automatic_settings
 from dasl_core.train.evaluation import Evaluator
@@ -51,7 +52,7 @@ class Plotter:
     history: History = field(default_factory=History)
     # Similarities, positions, and features on the map.
     _features: tuple[Tensor, Tensor, np.ndarray] | None = None
-    _embeddings: tuple[Histogram | None, Histogram] | None = None
+    _embeddings: tuple[Histogram | None, Histogram, GroupNorms | None] | None = None
     _has_thumbnails: bool = False
     _failed: bool = False
 
@@ -107,7 +108,12 @@ class Plotter:
         """Compute histograms of the norms and distances of the loss's embeddings."""
         if rank() != 0:
             return
-        norms = Histogram.from_values(torch.linalg.vector_norm(phi.double(), dim=1).cpu().numpy())
+        lengths = torch.linalg.vector_norm(phi.double(), dim=1).cpu().numpy()
+        held_out = self.run.data.held_out
+        grouping = held_out.every(spacing(len(held_out), HEALTH_LIMIT)).grouping()
+        by_group = (
+            None if grouping is None else GroupNorms.from_values(grouping[0], lengths, grouping[1])
+        )
         every = spacing(len(phi), COUNTED)
         phi = phi[::every]
         y = torch.arange(len(phi)) if labels is None else labels[::every]
@@ -115,7 +121,7 @@ class Plotter:
         if torch.unique(y).numel() > 1:
             counts, mean = distance_histogram(phi, y, BINS)
             distances = Histogram(0.0, 2.0, counts, mean)
-        self._embeddings = (distances, norms)
+        self._embeddings = (distances, Histogram.from_values(lengths), by_group)
 
     def record(self, step: int, epoch: float, subject: Subject) -> None:
         """Add the observations since the last call to the history, and publish the data. On all ranks."""
@@ -124,7 +130,7 @@ class Plotter:
         if features is None or embeddings is None:
             return
         similarity, position, on_map = features
-        distances, norms = embeddings
+        distances, norms, by_group = embeddings
 
         def add() -> None:
             coordinates, explained = plotted.principal_components(on_map)
@@ -133,7 +139,7 @@ class Plotter:
                 coordinates = plotted.aligned(coordinates, earlier[-1].map)
             neighbors, cosines = position.numpy(), similarity.numpy().astype(np.float32)
             self.history.add(
-                Shown(step, epoch, subject, neighbors, cosines, coordinates, explained, distances, norms)
+                Shown(step, epoch, subject, neighbors, cosines, coordinates, explained, distances, norms, by_group)
             )  # fmt: skip
             self._publish_data()
 
@@ -216,7 +222,7 @@ class Plotter:
     def _publish_pictures(self, anchors: Anchors, certificate: str | None) -> None:
         # Imported late: Matplotlib would delay the first step of every rank, and needs a writable folder.
         from dasl_core.plots.curves import curves
-        from dasl_core.plots.histograms import distances, norms
+        from dasl_core.plots.histograms import distances, norms, norms_by_group
         from dasl_core.plots.maps import feature_map
         from dasl_core.plots.neighbors import neighbors
         from dasl_core.plots.report import write_report
@@ -235,6 +241,8 @@ class Plotter:
             plots["map"] = partial(feature_map, history, images, self.on_map(), facts)
             plots["distances"] = partial(distances, history, facts)
             plots["norms"] = partial(norms, history, facts)
+            if history.evaluations[-1].by_group is not None:
+                plots["norms_by_group"] = partial(norms_by_group, history, facts)
         drawn = {name: write_png(draw, scratch / f"{name}.png") for name, draw in plots.items()}
         for name in drawn:
             self.run.reporter.artifact(scratch / f"{name}.png")

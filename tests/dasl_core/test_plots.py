@@ -31,9 +31,10 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.plots.curves import curves
 from dasl_core.plots.data import aligned, principal_components, thumbnails
 from dasl_core.plots.facts import RunFacts
-from dasl_core.plots.history import MOST_EVALUATIONS, Histogram, History, Shown
+from dasl_core.plots.histograms import norms_by_group
+from dasl_core.plots.history import MOST_EVALUATIONS, GroupNorms, Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
-from dasl_core.plots.style import label_lines, new_figure, write_png
+from dasl_core.plots.style import label_lines, new_figure, to_svg, write_png
 from dasl_core.spec import Holdout
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.serialization import load_state
@@ -45,6 +46,7 @@ pytestmark = pytest.mark.xdist_group("plots")
 DATA = {"neighbours.json", "map.json", "histograms.json", "thumbnails.json"}
 SHEETS = {"neighbours.webp", "thumbnails.webp"}
 PNGS = {"curves.png", "neighbours.png", "map.png", "distances.png", "norms.png"}
+BY_GROUP = "norms_by_group.png"
 FAST = {"epochs": 1}
 
 
@@ -73,9 +75,9 @@ def drawn(
 
 
 def test_finished_run_has_pictures_data_and_report(drawn: Recorder) -> None:
-    assert drawn.artifacts.keys() == {*DATA, *SHEETS, *PNGS, "report.html"}
+    assert drawn.artifacts.keys() == {*DATA, *SHEETS, *PNGS, BY_GROUP, "report.html"}
     assert not [event for event in drawn.events if event[0] == "pictures_missing"]
-    for name in PNGS:
+    for name in (*PNGS, BY_GROUP):
         picture = Image.open(io.BytesIO(drawn.artifacts[name]))
         assert picture.format == "PNG"
         assert min(picture.size) > 200
@@ -130,6 +132,11 @@ def test_histograms_count_pairs_of_classes_and_norms(drawn: Recorder) -> None:
         for each in histograms[kind]["evaluations"]:
             assert 0 < sum(each["counts"]) <= most
             assert each["low"] <= each["mean"] <= each["high"]
+    by_group = histograms["norms_by_group"]
+    assert [each["step"] for each in by_group] == [0, 4, 6]
+    for each in by_group:
+        assert (each["by"], sum(row[1] for row in each["rows"])) == ("class", 8)
+        assert 0 < each["omega_squared"] < each["eta_squared"] < 1
     last = drawn.evaluations[-1][3]["phi_class_distance_mean"]
     assert histograms["distances"]["evaluations"][-1]["mean"] == pytest.approx(last, rel=1e-4)
 
@@ -193,6 +200,8 @@ def test_file_names_are_escaped(tmp_path: Path, cache: Path) -> None:
     assert {image["label"] for image in neighbors["images"]} == {None}
     assert content(reporter, "thumbnails.json")["labels"] is None
     assert content(reporter, "histograms.json")["distances"]["between"] == "images"
+    assert content(reporter, "histograms.json")["norms_by_group"] == []
+    assert BY_GROUP not in reporter.artifacts
     assert "could not be drawn" not in reporter.artifacts["report.html"].decode()
 
 
@@ -303,7 +312,8 @@ def test_map_of_equal_features_is_a_point() -> None:
 def shown_at(step: int) -> Shown:
     norms = Histogram.from_values(np.ones(3))
     empty = np.zeros((0, 0), np.int64)
-    return Shown(step, step, "backbone", empty, empty, np.zeros((1, 2)), (1.0, 0.0), None, norms)
+    places = np.zeros((1, 2))
+    return Shown(step, step, "backbone", empty, empty, places, (1.0, 0.0), None, norms, None)
 
 
 def test_history_is_bounded_and_keeps_its_ends() -> None:
@@ -328,6 +338,44 @@ def test_histogram_of_any_numbers_is_finite(values: list[float]) -> None:
     assert histogram.low < histogram.high
 
 
+def test_variance_of_norms_by_group_is_that_of_the_analysis_of_variance() -> None:
+    """The eight norms of three groups, as computed by hand; an image without a group does not count."""
+    norms = np.array([1.0, 3, 4, 6, 8, 9, 10, 77])
+    found = GroupNorms.from_values("patient", norms, [*"aabbbcc", ""])
+    assert found is not None
+    assert found.by == "patient"
+    assert [row[:3] for row in found.rows] == [("a", 2, 2.0), ("b", 3, 6.0), ("c", 2, 9.5)]
+    assert [row[3] for row in found.rows] == pytest.approx([1.0, math.sqrt(8 / 3), 0.5])
+    mean = norms[:7].mean()
+    between = 2 * (2 - mean) ** 2 + 3 * (6 - mean) ** 2 + 2 * (9.5 - mean) ** 2
+    within = 2 + 8 + 0.5
+    assert found.eta_squared == pytest.approx(between / (between + within))
+    noise = within / (7 - 3)
+    omega = (between - 2 * noise) / (between + within + noise)
+    assert found.omega_squared == pytest.approx(omega)
+
+
+def test_groups_without_effect_explain_nothing_beyond_chance() -> None:
+    random = np.random.default_rng(0)
+    names = [f"{number // 3:03}" for number in range(1_500)]
+    found = [GroupNorms.from_values("class", random.normal(size=1_500), names) for _ in range(40)]
+    assert all(each is not None and len(each.rows) == 12 for each in found)
+    shares = np.array([(each.eta_squared, each.omega_squared) for each in found if each])
+    assert shares[:, 0].mean() == pytest.approx(499 / 1499, abs=0.01)  # one in three, by chance
+    assert shares[:, 1].mean() == pytest.approx(0, abs=0.015)
+
+
+@pytest.mark.parametrize("names", ["", "aaa", "abc", ["", "", "a"], ["", "a", "b"]])
+def test_norms_without_groups_to_compare_have_none(names: str | list[str]) -> None:
+    assert GroupNorms.from_values("class", np.ones(len(names)), names) is None
+
+
+def test_equal_norms_leave_nothing_to_explain() -> None:
+    found = GroupNorms.from_values("class", np.full(4, 0.1), "aabb")
+    assert found is not None
+    assert found.omega_squared == found.eta_squared == 0
+
+
 Facts = Callable[..., RunFacts]
 
 
@@ -344,6 +392,18 @@ def facts(pictures: DatasetIndex) -> Facts:
         anchors=Anchors(),
     )
     return lambda **changes: replace(base, **changes)
+
+
+def test_norms_of_many_groups_with_any_names_are_drawn(facts: Facts, tmp_path: Path) -> None:
+    names = [f"$x_{{{number // 2}" + "long" * 30 for number in range(4_096)]
+    norms = np.random.default_rng(0).uniform(size=4_096)
+    by_group = GroupNorms.from_values("$a_{column", norms, names)
+    history = History([replace(shown_at(3), by_group=by_group)])
+    figure = write_png(lambda: norms_by_group(history, facts()), tmp_path / "by.png")
+    assert len(figure.axes[0].get_yticks()) == 12
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert sum(text.endswith(", 2 images") for text in texts) == 12
+    assert len(to_svg(figure, "by")) < 60_000
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,10 @@ def test_plots_are_artifacts_of_the_job(client: Client, main_job: Job, tmp_path:
     assert {artifact.name: artifact.content_type for artifact in plots} == {
         **dict.fromkeys(["neighbours.json", "map.json", "histograms.json"], "application/json"),
         **dict.fromkeys(["neighbours.webp", "thumbnails.webp"], "image/webp"),
-        **{f"{name}.png": "image/png" for name in ("curves", "distances", "map", "norms")},
+        **{
+            f"{name}.png": "image/png"
+            for name in ("curves", "distances", "map", "norms", "norms_by_group")
+        },
         "neighbours.png": "image/png",
         "thumbnails.json": "application/json",
         "report.html": "text/html",

@@ -9,7 +9,7 @@ import numpy as np
 
 from dasl_core.plots import data
 from dasl_core.plots.data import aligned, principal_components
-from dasl_core.plots.history import Histogram, History, Shown
+from dasl_core.plots.history import GroupNorms, Histogram, History, Shown
 from dasl_core.plots.images import ShownImages
 
 CLASSES = ("avocet", "bittern", "curlew", "dunlin", "egret", "fulmar", "gannet", "heron", "ibis")
@@ -68,6 +68,7 @@ def pictures(evaluations: int, steps: int) -> dict[str, bytes]:
                 explained=explained,
                 distances=Histogram.from_values(1 - cosines[other]),
                 norms=Histogram.from_values(norms),
+                by_group=GroupNorms.from_values("class", norms, [CLASSES[i] for i in classes]),
             )
         )
     run: Any = SimpleNamespace(searched=TRAIN)

@@ -12,6 +12,7 @@ from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
 from tests.support.busy_service import BusyService
+from tests.support.pictures import CLASSES
 from tests.support.polling import wait_for
 from tests.web.conftest import Watched, downloaded
 
@@ -181,5 +182,7 @@ def test_histograms_say_their_means_and_the_report_is_downloaded(
         re.compile(f"mean {norms[0]['mean']:.4g} at the start, {norms[-1]['mean']:.4g} at epoch 60")
     )
     expect(page.get_by_role("img", name="Distances of embeddings:")).to_be_visible()
+    rows = page.get_by_role("region", name="Norms of embeddings by class").get_by_role("row")
+    expect(rows).to_have_count(1 + len(CLASSES))
     report = downloaded(page, page.get_by_role("link", name="Report"))
     assert report.read_bytes() == b"<h1>A report</h1>"

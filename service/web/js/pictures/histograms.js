@@ -1,6 +1,7 @@
-import { number } from "../core/format.js";
+import { count, number, percent } from "../core/format.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
+import { Table } from "../ui/values.js";
 import { html, useEffect, useRef } from "../vendor.js";
 import { indexAt, when } from "./pictures-view.js";
 
@@ -8,17 +9,32 @@ const ROWS = 96;
 
 /**
  * @typedef {{step: number, epoch: number, mean: number, low: number, high: number, counts: number[]}} Histogram
- * @typedef {{distances: {between: string, evaluations: Histogram[]}, norms: {evaluations: Histogram[]}}} Data
+ * @typedef {{step: number, epoch: number, by: string, groups: number, eta_squared: number, omega_squared: number, rows: [string, number, number, number][]}} Groups
+ * @typedef {{distances: {between: string, evaluations: Histogram[]}, norms: {evaluations: Histogram[]}, norms_by_group: Groups[]}} Data
  */
 /** How distances and norms of the embeddings are distributed at each evaluation. @param {{data: Data, step: number}} props */
 export function Histograms({ data, step }) {
-  const { distances, norms } = data;
+  const { distances, norms, norms_by_group: groups } = data;
   const between =
     distances.between === "classes" ? "images of different classes" : "different images";
   return html`<div class="report">
     <${HeatMap} title="Distances of embeddings" about=${`Between ${between}, after normalization, from 0 to 2: what DAR makes equal`} rows=${distances.evaluations} step=${step} />
     <${HeatMap} title="Norms of embeddings" about="Of held-out images, before normalization: what SEC makes equal" rows=${norms.evaluations} step=${step} />
+    ${groups.length > 0 && html`<${NormsByGroup} shown=${groups[indexAt(groups, step)]} />`}
   </div>`;
+}
+
+/** Mean and spread of the norms by group or class, those with the smallest and largest means. @param {{shown: Groups}} props */
+function NormsByGroup({ shown }) {
+  const { by, groups, eta_squared, omega_squared, rows } = shown;
+  const title = `Norms of embeddings by ${by}`;
+  return html`<section class="card">
+    <h2>${title}</h2>
+    <p class="muted small">The ${by} explains ${percent(eta_squared, 0)} of the variance, ${percent(Math.max(0, omega_squared), 0)} beyond chance.${rows.length < groups && ` Of ${count(groups)}, those with the smallest and the largest means.`}</p>
+    <${Table} label=${title} head=${html`<th>${by}</th><th class="right">Images</th><th class="right">Mean</th><th class="right">Standard deviation</th>`}>
+      ${rows.map(([name, images, mean, std]) => html`<tr><td>${name}</td><td class="right">${count(images)}</td><td class="right">${number(mean)}</td><td class="right">${number(std)}</td></tr>`)}
+    <//>
+  </section>`;
 }
 
 /**
