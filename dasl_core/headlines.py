@@ -48,6 +48,12 @@ KNN_OTHERS = "knn_top1_k"
 INSTANCE_RECALL = "instance_recall_at_1"
 """R@1 of views, which needs no labels."""
 
+VERIFICATION = "verification_accuracy"
+"""Accuracy of verification on pairs of images."""
+
+TAR = "tar_at_far_"
+"""Prefix of TAR at FAR: `tar_at_far_0.001`."""
+
 HEALTH_LIMIT = 4_096
 """Maximum number of held-out images for label-free metrics of at least quadratic cost. Evenly spaced, because the first
 images of the index belong to the first classes."""
@@ -92,7 +98,7 @@ def metric_label(metric: str) -> str:
 
 def is_share(metric: str) -> bool:
     """Whether a metric is a share from 0 to 1, displayed in percent."""
-    return metric.startswith((RECALL, KNN_OTHERS)) or metric.endswith(_SHARES)
+    return metric.startswith((RECALL, KNN_OTHERS, VERIFICATION, TAR)) or metric.endswith(_SHARES)
 
 
 def format_metric(metric: str, value: float) -> str:
@@ -107,6 +113,7 @@ _LARGER_IS_BETTER = {
     "pairwise_f1": True,
     "pairwise_precision": True,
     "pairwise_recall": True,
+    VERIFICATION: True,
     "effective_rank": True,
     "dimension_std": True,
     "uniformity": False,
@@ -122,7 +129,7 @@ def larger_is_better(metric: str) -> bool | None:
         return True
     if metric.startswith(KNN_OTHERS) and metric.removeprefix(KNN_OTHERS).isdigit():
         return True
-    return _LARGER_IS_BETTER.get(metric)
+    return metric.startswith(TAR) or _LARGER_IS_BETTER.get(metric)
 
 
 _FINAL_ACCURACIES = ("linear_top1", "linear_top5", "finetune_top1", "finetune_top5")

@@ -22,6 +22,7 @@ from dasl_core.evaluate.health import (
 )
 from dasl_core.evaluate.knn import knn_accuracy, knn_hits, nearest_neighbors
 from dasl_core.evaluate.linear import LinearProbeResult, RateResult, linear_probe
+from dasl_core.evaluate.pairs import verification
 from dasl_core.evaluate.retrieval import instance_hits, recall_at_k, recall_hits
 from dasl_core.tensors import NotFiniteError
 
@@ -51,4 +52,5 @@ __all__ = [
     "recall_at_k",
     "recall_hits",
     "uniformity",
+    "verification",
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from dasl_core.export.card import loading_lines
-from dasl_core.headlines import PLOTTED, format_metric, larger_is_better
+from dasl_core.headlines import PLOTTED, VERIFICATION, format_metric, larger_is_better
 from dasl_core.models.backbone import stem_lines
 from dasl_core.plots.data import query_positions
 from dasl_core.plots.facts import RunFacts, count, metric_title
@@ -34,9 +34,10 @@ _EXPLAINED = {
     "knn_top1": "Share of held-out images whose class wins the vote of their nearest training images.",
     "recall_at_1": "Share of held-out images whose nearest other held-out image is of the same class.",
     "instance_recall_at_1": "Share of random views that find their own image among the held-out ones. Needs no labels.",
+    VERIFICATION: "Share of pairs of held-out images that a threshold tells right to be of one class, or of two.",
     "effective_rank": "How many dimensions the features use (RankMe).",
 }
-_SHOWN = (*PLOTTED, "recall_at_5", "linear_top1", "finetune_top1", "nmi")
+_SHOWN = (*PLOTTED, "recall_at_5", "linear_top1", "finetune_top1", "nmi", VERIFICATION)
 
 
 def write_report(

@@ -189,6 +189,9 @@ class Evaluate(SpecModel):
     """Name of a folder inside each class folder, such as gallery: R@K searches the images in it for the
     neighbors of all other held-out images, the queries. null: each held-out image is a query, and the others
     are its neighbors."""
+    verification: Annotated[int, Field(ge=20, le=2_000_000)] | None = None
+    """Number of pairs of held-out images, half of one class and half of two, to verify by a threshold, as with
+    LFW: 60,000 are enough for TAR at a FAR of 0.001. null: off. Needs labels."""
     every_epochs: PositiveInt | Auto = "auto"
     """Epochs between evaluations. Raw pixels (at most 32 a side, if there are labels) and the initial
     backbone are evaluated before the first step, and the backbone always after the last epoch. "auto": a

@@ -11,7 +11,7 @@ from dasl_core.vocabulary import FeatureKind
 
 # Settings of a training's evaluations that say nothing of one that follows it.
 _OF_TRAINING = ("dataset", "on", "every_epochs")
-_NEED_CLASSES = ("linear", "finetune", "clustering", "gallery")
+_NEED_CLASSES = ("linear", "finetune", "clustering", "gallery", "verification")
 _NEED_TRAINING_IMAGES = ("linear", "finetune")
 
 

@@ -99,8 +99,8 @@ class Stop(SpecModel):
     metric: MetricName
     """One that each evaluation measures and that has a better direction: `knn_top1`, `recall_at_K` with a K
     of `evaluate.retrieval`, `nmi`, `pairwise_f1`, `pairwise_precision`, `pairwise_recall`,
-    `instance_recall_at_1`, `effective_rank`, `dimension_std`, or `uniformity`, which must fall. It is that of
-    what `evaluate.on` names."""
+    `verification_accuracy`, `instance_recall_at_1`, `effective_rank`, `dimension_std`, or `uniformity`, which
+    must fall. It is that of what `evaluate.on` names."""
     patience: int = Field(5, ge=1, le=100_000)
     """The training ends after this number of evaluations in a row without a new best one; fewer than there
     are before the last epoch."""

@@ -22,8 +22,9 @@ from dasl_core.evaluate import (
     mean_norm,
     recall_hits,
     uniformity,
+    verification,
 )
-from dasl_core.headlines import HEALTH_LIMIT, INSTANCE_RECALL, RECALL
+from dasl_core.headlines import HEALTH_LIMIT, INSTANCE_RECALL, RECALL, VERIFICATION
 from dasl_core.methods import Method
 from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate
 from dasl_core.train.features import Encoder, ImageEncoder, eval_mode
@@ -162,6 +163,7 @@ class Evaluator:
         levels = {INSTANCE_RECALL: 1 / len(self.held_out.every(spacing(count, HEALTH_LIMIT)))}
         if self.labels is None:
             return levels
+        levels[VERIFICATION] = 0.5
         classes = int(self.labels.max()) + 1
         if self.train_labels is not None:
             classes = max(classes, int(self.train_labels.max()) + 1)
@@ -225,6 +227,8 @@ class Evaluator:
                 metrics |= clustering_metrics(
                     held_out, self.labels, restarts=restarts, on_start=self.encoder.check
                 )
+            if settings.verification is not None:
+                metrics |= verification(held_out, self.labels, pairs=settings.verification)
         if observer is not None and bank is not None:
             observer.features(held_out, bank, positions)
         return metrics | self._label_free_metrics(encode, held_out, health=health)

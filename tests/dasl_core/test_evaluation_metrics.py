@@ -1,7 +1,8 @@
 """k-NN, retrieval, clustering and health metrics against scikit-learn or naive loops."""
 
 import math
-from itertools import combinations
+import random
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -107,6 +108,94 @@ def test_recall_excludes_query_itself() -> None:
 
 
 AXES = torch.cat([torch.eye(3), -torch.eye(3)])
+
+
+def drawn_similarities(x: Tensor, y: Tensor, most: int) -> list[list[float]]:
+    """Draw equally many pairs of one class and of two from lists of all, and return their similarities."""
+    unit = F.normalize(x.double(), dim=1)
+    similarity, classes = (unit @ unit.t()).float().tolist(), y.tolist()
+    kinds: tuple[list[float], list[float]] = ([], [])
+    for i, j in combinations(torch.argsort(y, stable=True).tolist(), 2):
+        kinds[classes[i] != classes[j]].append(similarity[i][j])
+    draw, count = random.Random(0), min(most // 2, *map(len, kinds))
+    return [draw.sample(scores, count) for scores in kinds]
+
+
+def naive_verification(x: Tensor, y: Tensor, most: int) -> dict[str, float]:
+    kinds = drawn_similarities(x, y, most)
+    if len(kinds[0]) < 10:
+        return {}
+
+    def accuracy(threshold: float, tested: list[tuple[float, int]]) -> float:
+        return float(np.mean([(score > threshold) != kind for score, kind in tested]))
+
+    accuracies = []
+    for fold in range(10):
+        tested: list[tuple[float, int]] = []
+        rest: list[tuple[float, int]] = []
+        for kind, scores in enumerate(kinds):
+            for number, score in enumerate(scores):
+                (tested if number % 10 == fold else rest).append((score, kind))
+        scores = sorted({score for score, _ in rest}, reverse=True)
+        thresholds = [math.inf, *((a + b) / 2 for a, b in pairwise(scores)), -math.inf]
+        right = [accuracy(threshold, rest) for threshold in thresholds]
+        accuracies.append(accuracy(thresholds[int(np.argmax(right))], tested))
+    mean, deviation = float(np.mean(accuracies)), float(np.std(accuracies, ddof=1))
+    return {
+        "verification_accuracy": pytest.approx(mean),
+        "verification_accuracy_std": pytest.approx(deviation, abs=1e-12),
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 2)), max_size=13), st.integers(20, 60))
+def test_verification_equals_brute_force_with_ties(rows: list[tuple[int, int]], most: int) -> None:
+    points = torch.cat([AXES, torch.tensor([[3.0, 4, 0], [0, 0, 0], [0.6, 0.8, 0]])])
+    x = points[[point for point, _ in rows]]
+    y = torch.tensor([label for _, label in rows], dtype=torch.long)
+    if not rows:
+        x, y = points[:1], torch.tensor([7])
+    assert evaluate.verification(x, y, pairs=most) == naive_verification(x, y, most)
+
+
+def test_verification_equals_brute_force_and_does_not_depend_on_tiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = clouds(classes=9, per_class=8, spread=1.5)
+    found = evaluate.verification(x, y, pairs=300)
+    assert found == naive_verification(x, y, 300)
+    assert 0.5 < found["verification_accuracy"] < 1
+    assert found["verification_accuracy_std"] > 0
+    monkeypatch.setattr("dasl_core.evaluate.pairs._ENTRIES", 50)
+    assert evaluate.verification(x, y, pairs=300) == found
+
+
+def test_tar_at_far_is_the_best_of_all_thresholds_and_needs_thirty_false_accepts() -> None:
+    x, y = clouds(classes=24, per_class=18, width=5, spread=0.5)
+    accuracy = {"verification_accuracy", "verification_accuracy_std"}
+    found = evaluate.verification(x, y, pairs=6_000)
+    assert found.keys() == {*accuracy, "tar_at_far_0.01"}
+    same, different = map(np.array, drawn_similarities(x, y, 6_000))
+    rates = [(same > t).mean() for t in (*different, 2) if (different > t).mean() <= 0.01]
+    assert found["tar_at_far_0.01"] == pytest.approx(max(rates))
+    assert 0.05 < max(rates) < 0.95
+    assert evaluate.verification(x, y, pairs=5_998).keys() == accuracy
+    x, y = clouds(classes=10, per_class=90, spread=0.5)
+    found = evaluate.verification(x, y)
+    assert found.keys() == {*accuracy, "tar_at_far_0.01", "tar_at_far_0.001"}
+    assert 0 < found["tar_at_far_0.001"] < found["tar_at_far_0.01"]
+
+
+def test_verification_of_degenerate_features() -> None:
+    x, y = clouds(classes=3, per_class=50, spread=0)
+    perfect = {"verification_accuracy": 1, "verification_accuracy_std": 0, "tar_at_far_0.01": 1}
+    assert evaluate.verification(x, y) == perfect
+    collapsed = {"verification_accuracy": 0.5, "verification_accuracy_std": 0, "tar_at_far_0.01": 0}
+    assert evaluate.verification(torch.ones_like(x), y) == collapsed
+    assert evaluate.verification(x, torch.zeros_like(y)) == {}
+    assert evaluate.verification(x, torch.arange(150)) == {}
+    x[7, 1] = math.nan
+    with pytest.raises(evaluate.NotFiniteError, match="x holds NaN"):
+        evaluate.verification(x, y)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=2, max_size=14))
@@ -458,6 +547,8 @@ def test_errors_name_invalid_argument() -> None:
         (lambda: evaluate.recall_at_k(x, y, [1.5]), r"ks must be .* given \[1.5\]"),  # type: ignore[list-item]
         (lambda: evaluate.recall_at_k(x, y, "ab"), r"ks must be .* given \['a', 'b'\]"),  # type: ignore[arg-type]
         (lambda: evaluate.recall_at_k(x[:1], y[:1], [1]), "x must have at least 2 rows; given 1"),
+        (lambda: evaluate.verification(x, y, pairs=19), "pairs must be at least 20"),
+        (lambda: evaluate.verification(x, y[:9]), r"y must have the shape \(60,\)"),
         (lambda: evaluate.nmi(x[0], y), r"x must have the shape \(N, d\); given \(8,\)"),
         (lambda: evaluate.nmi([1], y), "x must be a torch tensor or a numeric NumPy array"),  # type: ignore[arg-type]
         (lambda: evaluate.nmi(np.array([["a"]]), y), "given an array of <U1"),

@@ -108,6 +108,14 @@ def test_probe_and_fine_tuning_run_only_at_end(build: Build, pictures: DatasetIn
     assert "nmi" in evaluator.raw_pixels()
 
 
+def test_pairs_of_held_out_images_are_verified(build: Build, tmp_path: Path) -> None:
+    index = ingest(image_folder(tmp_path / "pictures", classes=2, per_class=18))
+    evaluator = build(index, verification=40)
+    measured, chance = evaluator.raw_pixels(), evaluator.chance()
+    assert measured["verification_accuracy"] > 0.9 > chance["verification_accuracy"] == 0.5
+    assert "verification_accuracy" not in build(index).raw_pixels()
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp64"])
 def test_evaluator_supports_every_precision(
     build: Build, pictures: DatasetIndex, precision: str

@@ -2,7 +2,7 @@
 
 import math
 
-from dasl_core.headlines import INSTANCE_RECALL, RECALL, larger_is_better
+from dasl_core.headlines import INSTANCE_RECALL, RECALL, VERIFICATION, larger_is_better
 from dasl_core.spec.errors import closest
 from dasl_core.spec.evaluate import Evaluate, FineTune, Holdout, KMeans, LinearProbe
 from dasl_core.spec.job import JobSpec
@@ -79,6 +79,8 @@ def measured_metrics(spec: JobSpec, facts: DatasetFacts) -> list[str]:
         names += [f"{RECALL}{k}" for k in evaluate.retrieval]
     if labeled and evaluate.clustering:
         names += ["nmi", "pairwise_f1", "pairwise_precision", "pairwise_recall"]
+    if labeled and evaluate.verification:
+        names.append(VERIFICATION)
     if images > 1:
         names += [INSTANCE_RECALL, "effective_rank", "dimension_std", "uniformity"]
     return names if images else []
@@ -135,7 +137,9 @@ def _holdout_advice(images: int, section: str) -> str:
 def _check_nothing_held_out(evaluate: Evaluate, problems: Problems) -> None:
     """Refuse evaluation settings that need held-out images."""
     usual = Evaluate()
-    for name in ("knn", "linear", "finetune", "clustering", "retrieval", "gallery"):
+    for name in (
+        *("knn", "linear", "finetune", "clustering", "retrieval", "gallery", "verification"),
+    ):
         given = getattr(evaluate, name)
         if given and given != getattr(usual, name):
             problems.add(

@@ -35,6 +35,7 @@ const OF_EVALUATIONS = [
     title: "Alignment and uniformity",
     match: /^(alignment|uniformity|dimension_std)$/,
   },
+  { id: "pairs", title: "Verification of pairs", match: /^(verification_accuracy|tar_at_far_.+)$/ },
   { id: "clustering", title: "NMI and pairwise F1", match: /^(nmi|pairwise_f1)$/ },
 ];
 

@@ -25,7 +25,7 @@ export function percent(value, digits = 1) {
 }
 
 /** Whether a metric is a share from 0 to 1, which people read in percent. @param {string} name */
-export const isShare = (name) => /(_top\d+|recall_at_\d+)$/.test(name);
+export const isShare = (name) => /(_top\d+|recall_at_\d+)$|^(verification_|tar_at_far_)/.test(name);
 
 /** The value of a metric. @param {string} name @param {number | null | undefined} value */
 export function figure(name, value, digits = 1) {
