@@ -8,7 +8,10 @@ generates, through the image cache, as a job does. Compares that with
 * lightly's parts: its transforms in a DataLoader, its heads and losses on the same network of timm.
 
 It also measures the share of DAR and of SEC, the time of the views and of the copy, and profiles one step.
-It needs `dasl_core` with torch, timm, numpy and pillow, and lightly for the comparison; neither Ray nor the
-service. Every part has a time limit; what was cut is listed. `--tiny` runs all of it with tiny networks, to
+It needs numpy, pillow, pydantic, PyYAML, timm and torch, with what these require, and lightly for the
+comparison; neither Ray nor the service. Every part has a time limit; what was cut is listed. `--tiny` runs all of it with tiny networks, to
 test it on a CPU: its figures mean nothing.
 """
+
+NEEDED = ("numpy", "pillow", "pydantic", "pyyaml", "timm", "torch")
+"""Distributions that the measurements import, and `dasl_core` for them; a test hides all others."""

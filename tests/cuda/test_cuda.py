@@ -1,4 +1,4 @@
-"""What only a GPU can show. `pytest --noconftest -m cuda tests/cuda` needs dasl_core and pytest alone.
+"""What only a GPU can show. `pytest --noconftest -m cuda tests/cuda` needs pytest and what `benchmarks.gpu` needs.
 
 | What | Test |
 |---|---|

@@ -2,38 +2,82 @@
 
 import json
 import pickle
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from benchmarks.gpu.__main__ import main
+from benchmarks.gpu import NEEDED
 from benchmarks.gpu.own import Bench
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.scenario import SCENARIOS, tiny
 from benchmarks.gpu.theirs import views_loader
 from dasl_core.data.index import DatasetIndex
+from tests.support.installations import clean_environment
+
+ROOT = Path(__file__).parents[2]
+# `-S` leaves out the environment's packages.
+PROGRAM = """
+import sys
+from benchmarks.gpu.__main__ import main
+
+folder_of_pytest = sys.argv.pop(1)
+failed = main(sys.argv[1:])
+sys.path.append(folder_of_pytest)
+import tests.cuda.test_cuda
+sys.exit(failed)
+"""
 
 
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+def folder_of(folder: Path, distributions: Iterable[str]) -> Path:
+    """Link the packages of distributions, and of what these require, into a new folder."""
+    folder.mkdir()
+    waiting, seen = list(distributions), set[str]()
+    for name in waiting:  # grows meanwhile
+        if name in seen:
+            continue
+        seen.add(name)
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            if not (folder / top).exists():  # several may share a package
+                (folder / top).symlink_to(str(distribution.locate_file(top)))
+        required = map(Requirement, distribution.requires or [])
+        waiting += [
+            canonicalize_name(each.name)
+            for each in required
+            if each.marker is None or each.marker.evaluate({"extra": ""})
+        ]
+    return folder
 
 
-def result_of(folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+def result_of(
+    folder: Path, *options: str, beside: Iterable[str] = ()
+) -> tuple[dict[str, Any], str]:
+    """Run the benchmark with no packages but those that it needs; then import the CUDA tests, which need pytest."""
+    packages = folder_of(folder / "needed", [*NEEDED, *beside])
     arguments = ["--tiny", "--device", "cpu", "--cores", "1", "--output", str(folder / "gpu")]
-    assert main([*arguments, *options]) == 0
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", PROGRAM, folder_of(folder / "pytest", ["pytest"]), *arguments, *options],
+        env=clean_environment(PYTHONPATH=f"{ROOT}:{packages}"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads((folder / "gpu.json").read_text())["result"]
     return result, (folder / "gpu.md").read_text()
 
 
 @pytest.mark.slow
 def test_every_part_of_the_gpu_benchmark_measures(tmp_path: Path) -> None:
-    result, page = result_of(tmp_path)
+    result, page = result_of(tmp_path, beside=["lightly"])
     assert result["cut"] == []
     for scenario in SCENARIOS:
         parts = result["scenarios"][scenario.name]
