@@ -109,6 +109,18 @@ def cifar100(source: Path) -> None:
     (folder / "meta").write_bytes(as_python_2(names))
 
 
+def cifar_records(folder: Path, coarse: bytes, names: str) -> None:
+    """The binary version: labels, then red, green and blue, of the images of `cifar_batch`."""
+    folder.mkdir()
+    files = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+    for file in files if not coarse else ["train", "test"]:
+        labels = [1] if file.startswith("test") else [0, 1]
+        pixels = bytes(1024) + b"\x64" * 1024 + b"\xc8" * 1024
+        records = [coarse + bytes([label]) + pixels for label in labels]
+        (folder / f"{file}.bin").write_bytes(b"".join(records))
+    (folder / names).write_text("apple\nbaby\n\n")
+
+
 def imagenet100(source: Path) -> None:
     for name in [*CLASSES.read_text().splitlines()[2:], "n00000000"]:
         for part in ("train", "val"):
@@ -190,6 +202,27 @@ def test_cifar_pixels_are_in_their_channels(tmp_path: Path) -> None:
     prepare("cifar100", tmp_path, tmp_path / "target")
     with Image.open(tmp_path / "target/train/apple/00000.png") as image:
         assert image.getcolors() == [(32 * 32, (0, 100, 200))]
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "coarse", "names", "images"),
+    [
+        ("cifar10", "cifar-10-batches-bin", b"", "batches.meta.txt", 10),
+        ("cifar100", "cifar-100-binary", b"\x05", "fine_label_names.txt", 2),
+    ],
+)
+def test_cifar_in_binary_records(
+    name: str, folder: str, coarse: bytes, names: str, images: int, tmp_path: Path
+) -> None:
+    cifar_records(tmp_path / folder, coarse, names)
+    train, test = prepare(name, tmp_path, tmp_path / "target")
+    assert (train.images, train.classes, test.images, test.classes) == (images, 2, 1, 1)
+    with Image.open(tmp_path / "target/test/baby/00000.png") as image:
+        assert image.getcolors() == [(32 * 32, (0, 100, 200))]
+    [file, *_] = (tmp_path / folder).glob("test*.bin")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"^test\w* is not a batch of CIFAR: .*cannot reshape"):
+        prepare(name, tmp_path, tmp_path / "target")
 
 
 @pytest.mark.parametrize("content", [os.system, np.zeros(3), np.array([None])])

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): images of 32 x 32 pixels in Python pickles."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): images of 32 x 32 pixels, in Python pickles or binary records."""
 
 import io
 import pickle
@@ -6,77 +6,124 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dasl_core.data.published.lists import PublishedImage, folder_with
 
-BATCHES_OF_CIFAR10: Mapping[str, tuple[str, ...]] = {
+PIXELS = 3 * 32 * 32
+# CIFAR-100's largest file has 155 MB.
+LARGEST_FILE = 256 << 20
+
+
+class _Version(NamedTuple):
+    """How the authors distribute one of the data sets.
+
+    Attributes:
+        folder: in the archive.
+        suffix: of the files of images.
+        meta: file with the names of the classes.
+        parts: files of each part, without the suffix.
+        keys: of the names and the labels in pickles.
+        label_bytes: of a binary record, of which the last one counts; then come its pixels.
+    """
+
+    folder: str
+    suffix: str
+    meta: str
+    parts: Mapping[str, tuple[str, ...]]
+    keys: tuple[bytes, bytes] = (b"", b"")
+    label_bytes: int = 0
+
+
+_PARTS_OF_CIFAR10 = {
     "train": tuple(f"data_batch_{number}" for number in range(1, 6)),
     "test": ("test_batch",),
 }
-BATCHES_OF_CIFAR100: Mapping[str, tuple[str, ...]] = {"train": ("train",), "test": ("test",)}
+_CIFAR10 = (
+    _Version(
+        "cifar-10-batches-py", "", "batches.meta", _PARTS_OF_CIFAR10, (b"label_names", b"labels")
+    ),
+    _Version("cifar-10-batches-bin", ".bin", "batches.meta.txt", _PARTS_OF_CIFAR10, label_bytes=1),
+)
+_PARTS_OF_CIFAR100 = {"train": ("train",), "test": ("test",)}
+_CIFAR100 = (
+    _Version(
+        "cifar-100-python", "", "meta", _PARTS_OF_CIFAR100, (b"fine_label_names", b"fine_labels")
+    ),
+    _Version("cifar-100-binary", ".bin", "fine_label_names.txt", _PARTS_OF_CIFAR100, label_bytes=2),
+)
 
 
 def read_cifar10(source: Path) -> Iterator[PublishedImage]:
     """Read CIFAR-10's training and test images.
 
     Args:
-        source: cifar-10-python.tar.gz, or the folder cifar-10-batches-py in it or the one that contains it.
+        source: cifar-10-python.tar.gz or cifar-10-binary.tar.gz, the folder in it or the one that contains it.
 
     Raises:
         ValueError: a file is missing, or is not what the authors distribute.
     """
-    names = _load(source, "cifar-10-batches-py", "batches.meta")[b"label_names"]
-    yield from _read(source, "cifar-10-batches-py", BATCHES_OF_CIFAR10, names, b"labels")
+    yield from _read(source, *_CIFAR10)
 
 
 def read_cifar100(source: Path) -> Iterator[PublishedImage]:
     """Read CIFAR-100's training and test images, with their fine labels.
 
     Args:
-        source: cifar-100-python.tar.gz, or the folder cifar-100-python in it or the one that contains it.
+        source: cifar-100-python.tar.gz or cifar-100-binary.tar.gz, the folder in it or the one that contains it.
 
     Raises:
         ValueError: a file is missing, or is not what the authors distribute.
     """
-    names = _load(source, "cifar-100-python", "meta")[b"fine_label_names"]
-    yield from _read(source, "cifar-100-python", BATCHES_OF_CIFAR100, names, b"fine_labels")
+    yield from _read(source, *_CIFAR100)
 
 
-def _read(
-    source: Path,
-    folder: str,
-    batches: Mapping[str, tuple[str, ...]],
-    names: list[bytes],
-    key: bytes,
-) -> Iterator[PublishedImage]:
-    for part, files in batches.items():
+def _read(source: Path, pickles: _Version, records: _Version) -> Iterator[PublishedImage]:
+    if source.is_file():
+        binary = "binary" in source.name
+    else:
+        binary = any((at / records.meta).exists() for at in (source, source / records.folder))
+    version = records if binary else pickles
+    meta = _content(source, version.folder, version.meta)
+    names = meta.split() if binary else _unpickle(meta, version.meta)[version.keys[0]]
+    for part, files in version.parts.items():
         count = 0
         for file in files:
-            batch = _load(source, folder, file)
+            content = _content(source, version.folder, file + version.suffix)
+            batch = {} if binary else _unpickle(content, file)
             try:
-                pixels = batch[b"data"].values().reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-                for image, label in zip(pixels, batch[key], strict=True):
+                if binary:
+                    rows = np.frombuffer(content, np.uint8)
+                    rows = rows.reshape(-1, version.label_bytes + PIXELS)
+                    labels, pixels = rows[:, version.label_bytes - 1], rows[:, -PIXELS:]
+                else:
+                    labels, pixels = batch[version.keys[1]], batch[b"data"].values()
+                images = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+                for image, label in zip(images, labels, strict=True):
                     yield PublishedImage(part, names[label].decode(), f"{count:05d}.png", image)
                     count += 1
             except (LookupError, AttributeError, TypeError, ValueError) as error:
                 raise ValueError(f"{file} is not a batch of CIFAR: {error!r}") from error
 
 
-def _load(source: Path, folder: str, file: str) -> dict[bytes, Any]:
-    """Unpickle one file, of the archive or of the folder unpacked from it."""
+def _content(source: Path, folder: str, file: str) -> bytes:
+    """Read one file, of the archive or of the folder unpacked from it."""
     try:
         if source.is_file():
             with tarfile.open(source) as archive:
                 member = archive.extractfile(f"{folder}/{file}")
                 assert member is not None, "the archive has files of this name, and no folders"
-                content = member.read()
-        else:
-            content = (folder_with(source, file, folder) / file).read_bytes()
+                return member.read(LARGEST_FILE)
+        with (folder_with(source, file, folder) / file).open("rb") as opened:
+            return opened.read(LARGEST_FILE)
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise ValueError(f"{source} is not the archive with {folder}/{file}: {error}") from error
+
+
+def _unpickle(content: bytes, file: str) -> dict[bytes, Any]:
+    """Read a pickle without running anything in it."""
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     except (
