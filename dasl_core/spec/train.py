@@ -66,6 +66,9 @@ class Optimizer(SpecModel):
     method's, or no change."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD and LARS; has no effect on AdamW and Adam."""
+    larc: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Rate of a weight by LARS, relative to the norm of the weight over that of its gradient, but at most `lr`: LARS
+    with clipping, as in solo-learn, which takes 0.02. null: 0.001 x `lr`, without that limit."""
 
 
 class Clip(SpecModel):

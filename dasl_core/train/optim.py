@@ -51,6 +51,7 @@ def build_optimizer(
         weight_decay=0.0,
         **({} if settings.name in ("adamw", "adam") else {"momentum": settings.momentum}),
         **({"fused": True} if on_gpu and not lars else {}),
+        **({"trust_coeff": settings.larc, "trust_clip": True} if settings.larc else {}),
     )
     return optimizer
 

@@ -73,6 +73,18 @@ def test_lars_adapts_only_weights(decay: float) -> None:
     assert bias == pytest.approx(100 * math.sqrt(2), rel=1e-4)
 
 
+@pytest.mark.parametrize(("gradient", "adapted"), [(100.0, True), (1e-6, False)])
+def test_larc_limits_the_rate_of_lars(gradient: float, adapted: bool) -> None:
+    model = nn.Linear(3, 2, bias=False)
+    settings = train_settings(name="lars", lr=1.0, weight_decay=0.0, momentum=0.0, larc=0.02)
+    before = model.weight.detach().clone()
+    model.weight.grad = torch.full_like(before, gradient)
+    build_optimizer(settings.optimizer, model, {}).step()
+    step = (model.weight.detach() - before).norm().item()
+    expected = 0.02 * before.norm().item() if adapted else gradient * math.sqrt(6)
+    assert step == pytest.approx(expected, rel=0.02)
+
+
 def test_schedule_warms_up_then_falls_to_zero() -> None:
     train = train_settings(lr=1.0)
     rates = [learning_rate(step, 5, train) for step in range(50)]

@@ -877,6 +877,10 @@ def test_specs_are_immutable() -> None:
             "train.optimizer.momentum: * train.optimizer.name: adamw; * train.optimizer.name: sgd",
         ),
         (
+            {"train": {"optimizer": {"name": "sgd", "larc": 0.02}}},
+            "train.optimizer.larc: * train.optimizer.name: sgd; * train.optimizer.name: lars",
+        ),
+        (
             {"evaluate": {"dataset": "y", "holdout": {"fraction": 0.5}}},
             "evaluate.holdout: * evaluate.dataset; * evaluate.dataset: null",
         ),

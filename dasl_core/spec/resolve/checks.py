@@ -19,6 +19,9 @@ def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
     if name in ("adamw", "adam") and momentum != Optimizer().momentum:
         cause, instead = f"train.optimizer.name: {name}", "train.optimizer.name: sgd"
         problems.add_no_effect("train.optimizer.momentum", momentum, cause, instead)
+    if name != "lars" and (larc := train.optimizer.larc) is not None:
+        cause, instead = f"train.optimizer.name: {name}", "train.optimizer.name: lars"
+        problems.add_no_effect("train.optimizer.larc", larc, cause, instead)
     if train.cut_init is not None and spec.backbone.pretrained is not None:
         problems.add(
             "train.cut_init",
