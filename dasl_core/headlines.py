@@ -45,6 +45,9 @@ RECALL = "recall_at_"
 KNN_OTHERS = "knn_top1_k"
 """Prefix of the k-NN accuracies with further numbers of neighbors: `knn_top1_k200`."""
 
+LINEAR_LABELS = "linear_top1_labels_"
+"""Prefix of the linear probe's accuracies with shares of the labels: `linear_top1_labels_0.01`."""
+
 INSTANCE_RECALL = "instance_recall_at_1"
 """R@1 of views, which needs no labels."""
 
@@ -93,12 +96,15 @@ def metric_label(metric: str) -> str:
         return f"R@{metric.removeprefix(RECALL)}"
     if metric.startswith(KNN_OTHERS):
         return f"k-NN, k = {metric.removeprefix(KNN_OTHERS)}"
+    if metric.startswith(LINEAR_LABELS):
+        return f"linear probe, {metric.removeprefix(LINEAR_LABELS)} of the labels"
     return _NAMES.get(metric, metric)
 
 
 def is_share(metric: str) -> bool:
     """Whether a metric is a share from 0 to 1, displayed in percent."""
-    return metric.startswith((RECALL, KNN_OTHERS, VERIFICATION, TAR)) or metric.endswith(_SHARES)
+    prefixes = (RECALL, KNN_OTHERS, VERIFICATION, TAR, LINEAR_LABELS)
+    return metric.startswith(prefixes) or metric.endswith(_SHARES)
 
 
 def format_metric(metric: str, value: float) -> str:
@@ -138,7 +144,8 @@ _FINAL_ACCURACIES = ("linear_top1", "linear_top5", "finetune_top1", "finetune_to
 
 def better_direction(metric: str) -> bool | None:
     """Return the direction of any evaluation metric; None without one."""
-    return True if metric in _FINAL_ACCURACIES else larger_is_better(metric)
+    final = metric in _FINAL_ACCURACIES or metric.startswith(LINEAR_LABELS)
+    return True if final else larger_is_better(metric)
 
 
 def is_share_of_images(metric: str) -> bool:
@@ -146,7 +153,7 @@ def is_share_of_images(metric: str) -> bool:
     recall = metric.removeprefix(RECALL)
     return (
         metric in ("knn_top1", INSTANCE_RECALL, *_FINAL_ACCURACIES)
-        or metric.startswith(KNN_OTHERS)
+        or metric.startswith((KNN_OTHERS, LINEAR_LABELS))
         or (recall != metric and recall.isdigit())
     )
 

@@ -73,6 +73,28 @@ def split(index: DatasetIndex, holdout: Holdout | None) -> Split:
     return Split(np.flatnonzero(~held_out), np.flatnonzero(held_out), **facts)
 
 
+def labeled(index: DatasetIndex, images: np.ndarray, share: float) -> np.ndarray:
+    """Choose a share of images with equally many of each class, or all of a class that has fewer.
+
+    By a hash of their names, as a holdout: a larger share contains a smaller one. There are at least two images, and one
+    of each class.
+
+    Args:
+        images: positions in the index, ascending.
+
+    Returns:
+        Positions in `images`, ascending.
+    """
+    assert index.labels is not None
+    labels = index.labels[images]
+    _, counts = np.unique(labels, return_counts=True)
+    each = max(-(-2 // len(counts)), round(share * len(images) / len(counts)))
+    order = _by_hash([index.paths[image] for image in images])
+    order = order[labels[order].argsort(kind="stable")]
+    place_in_class = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
+    return np.sort(order[place_in_class < each])
+
+
 def holdout_events(
     name: str, index: DatasetIndex, holdout: Holdout, parts: Split
 ) -> list[tuple[str, str, dict[str, Any]]]:

@@ -54,6 +54,7 @@ def linear_probe(
     seed: int = 0,
     device: torch.device | str | None = None,
     on_epoch: Callable[[], None] = lambda: None,
+    views: Callable[[int], Tensor] | None = None,
 ) -> LinearProbeResult:
     """Train softmax regression on frozen features, one head for each learning rate, and test it.
 
@@ -86,6 +87,8 @@ def linear_probe(
         seed: determines the validation samples and the order.
         device: where the heads are trained; None: where `train_x` lies.
         on_epoch: called before each epoch.
+        views: of an epoch, the features (N, d) of random views of the training samples to train on; `train_x` still
+            gives the standardization and validates. None: `train_x` in all epochs.
 
     Raises:
         ValueError: shapes or numbers do not fit; the message names the argument.
@@ -123,11 +126,12 @@ def linear_probe(
         step = 0
         for epoch in range(epochs):
             on_epoch()
+            x = train_x if views is None else views(epoch)
             shuffle = torch.randperm(len(fitted), generator=stream(seed, "linear probe", epoch))
             for batch in torch.split(fitted[shuffle], batch_size):
                 decay = 0.5 * (1 + math.cos(math.pi * step / steps))
                 target = train_class[batch.to(device)]
-                heads.step(train_x[batch.to(train_x.device)], target, decay, weight_decay)
+                heads.step(x[batch.to(x.device)], target, decay, weight_decay)
                 step += 1
         chosen_by, _, loss = heads.accuracy(train_x, validation, train_class)
         top1, top5, _ = heads.accuracy(test_x, torch.arange(len(test_x)), test_class)

@@ -141,6 +141,15 @@ class LinearProbe(SpecModel):
         tuple[Rate, ...], Field(min_length=1, max_length=100, fail_fast=True)
     ] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
     """Learning rates to try, one linear head each."""
+    views: Literal["whole", "crops"] = "whole"
+    """The training images: "whole" as they are evaluated, with features that are computed once; or "crops" of 8 to
+    100 % of the area, flipped and rotated as in `augment` and drawn anew in each epoch, which is the published protocol
+    and takes a pass over the images for each of the `epochs`."""
+    labels: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(max_length=10, fail_fast=True)
+    ] = ()
+    """Shares of the labels, such as [0.01, 0.1], with each of which the probe is trained again. A share has equally
+    many images of each class, by a hash of their names: the same in every run, and part of every larger share."""
 
 
 class FineTune(SpecModel):

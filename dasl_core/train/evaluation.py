@@ -1,5 +1,6 @@
 """Evaluation of encoders on the held-out images of a run."""
 
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dasl_core.data.image_set import ImageSet, spacing
+from dasl_core.data.split import labeled
 from dasl_core.distributed import all_ranks, rank, world_size
 from dasl_core.evaluate import (
     alignment,
@@ -24,7 +26,13 @@ from dasl_core.evaluate import (
     uniformity,
     verification,
 )
-from dasl_core.headlines import HEALTH_LIMIT, INSTANCE_RECALL, RECALL, VERIFICATION
+from dasl_core.headlines import (
+    HEALTH_LIMIT,
+    INSTANCE_RECALL,
+    LINEAR_LABELS,
+    RECALL,
+    VERIFICATION,
+)
 from dasl_core.methods import Method
 from dasl_core.spec import FineTune, KMeans, LinearProbe, ResolvedEvaluate
 from dasl_core.train.features import Encoder, ImageEncoder, eval_mode
@@ -37,6 +45,8 @@ RAW_SIDE = 32
 # Maximum number of training images in the k-NN bank of raw pixels, evenly spaced: 600 MB. All of ImageNet would
 # take 14 GB before the first step.
 RAW_BANK_LIMIT = 50_000
+# Areas of the linear probe's random crops, the same in all published protocols.
+PROBE_CROPS = (0.08, 1.0)
 # Maximum number of training images searched for the plots' neighbors, without a k-NN bank.
 SEARCHED_LIMIT = 10_000
 
@@ -288,28 +298,49 @@ class Evaluator:
         return metrics
 
     def _linear(self, encode: Encoder, train_y: Tensor, y: Tensor) -> dict[str, float]:
-        """Train and test a linear probe on all training images."""
+        """Train and test a linear probe on all training images, and on shares of their labels."""
         settings = self.settings.linear
         if not isinstance(settings, LinearProbe):
             return {}
-        result = linear_probe(
-            self.encoder.on_device(self.encoder.features(encode, self.train)),
-            train_y,
-            self.encoder.features(encode, self.held_out),
-            y,
-            learning_rates=settings.learning_rates,
-            epochs=settings.epochs,
-            batch_size=settings.batch_size,
-            seed=self.encoder.seed,
-            device=self.encoder.device,
-            on_epoch=self.encoder.check,
-        )
-        return {
-            "linear_top1": result.top1,
-            "linear_top5": result.top5,
-            "linear_lr": result.learning_rate,
-            **{f"linear_top1_lr_{rate.learning_rate:g}": rate.top1 for rate in result.rates},
-        }
+        train_x = self.encoder.features(encode, self.train)
+        test_x = self.encoder.features(encode, self.held_out)
+        crops = self.encoder.crops.model_copy(update={"crop_scale": PROBE_CROPS})
+        metrics: dict[str, float] = {}
+        for share in (1.0, *settings.labels):
+            whole = share == 1
+            chosen = (
+                np.arange(len(self.train))
+                if whole
+                else labeled(self.train.index, self.train.indices, share)
+            )
+            images = ImageSet(self.train.canvases, self.train.indices[chosen])
+            result = linear_probe(
+                self.encoder.on_device(train_x if whole else train_x[chosen]),
+                train_y[chosen],
+                test_x,
+                y,
+                learning_rates=settings.learning_rates,
+                epochs=settings.epochs,
+                batch_size=settings.batch_size,
+                seed=self.encoder.seed,
+                device=self.encoder.device,
+                on_epoch=self.encoder.check,
+                views=None
+                if settings.views == "whole"
+                else partial(self.encoder.features, encode, images, augment=crops),
+            )
+            if whole:
+                metrics = {
+                    "linear_top1": result.top1,
+                    "linear_top5": result.top5,
+                    "linear_lr": result.learning_rate,
+                    **{
+                        f"linear_top1_lr_{rate.learning_rate:g}": rate.top1 for rate in result.rates
+                    },
+                }
+            else:
+                metrics[f"{LINEAR_LABELS}{share:g}"] = result.top1
+        return metrics
 
     def _fine_tune(self, backbone: nn.Module, train_y: Tensor, y: Tensor) -> dict[str, float]:
         """Fine-tune and test a copy of the network on all training images."""

@@ -15,7 +15,7 @@ from dasl_core.data.views import ViewParameters, central_view, draw_view, render
 from dasl_core.distributed import all_ranks, gather, rank, rank_share, world_size
 from dasl_core.evaluate.finetune import Reader, Request
 from dasl_core.seeds import derive_seed
-from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec import ResolvedJobSpec, ViewAugment
 from dasl_core.tensors import pinned
 from dasl_core.train.precision import autocast, weight_dtype
 
@@ -48,17 +48,33 @@ class ImageEncoder:
             check: called repeatedly during all others, by all ranks together; may raise to end them.
         """
         self.augment = spec.augment.for_view(0)  # of the random views
+        self.crops = self.augment.model_copy(
+            update={
+                "jitter_probability": 0.0,
+                "grayscale": 0.0,
+                "blur": 0.0,
+                "solarize": 0.0,
+                "channel_drop": 0.0,
+            }
+        )
         self.crop_pct, self.seed = spec.evaluate.crop_pct, spec.train.seed
         self.precision, self.dtype = spec.train.precision, weight_dtype(spec.train.precision)
         self.device, self.keepalive, self.check = device, keepalive, check
         self.image_size = spec.backbone.image_size
         self.normalization = spec.backbone.normalization
 
-    def features(self, encode: Encoder, images: ImageSet, view: int | None = None) -> Tensor:
+    def features(
+        self,
+        encode: Encoder,
+        images: ImageSet,
+        view: int | None = None,
+        augment: ViewAugment | None = None,
+    ) -> Tensor:
         """Compute (N, d) float32 features on the CPU, on all ranks together.
 
         Args:
             view: number of a random view; None: the central square.
+            augment: of the random view; None: as in training.
         """
         ranks, count = world_size(), len(images)
         share = -(-count // ranks)
@@ -66,7 +82,7 @@ class ImageEncoder:
         padded = np.resize(np.arange(count), share * ranks)
         mine = padded[rank() * share : (rank() + 1) * share]
         collected = FeatureTable(ranks, share)
-        with closing(self.batches(encode, images, mine, view)) as batches:
+        with closing(self.batches(encode, images, mine, view, augment)) as batches:
             for features in batches:
                 self.check()
                 collected.add(gather(features, all_ranks()).view(ranks, len(features), -1))
@@ -82,13 +98,18 @@ class ImageEncoder:
         return collected.table(width)[0]
 
     def batches(
-        self, encode: Encoder, images: ImageSet, mine: np.ndarray, view: int | None = None
+        self,
+        encode: Encoder,
+        images: ImageSet,
+        mine: np.ndarray,
+        view: int | None = None,
+        augment: ViewAugment | None = None,
     ) -> Generator[Tensor, None, None]:
         """Yield float32 features on the device, batch by batch, in the order of `mine`.
 
         Args:
             mine: positions in `images`.
-            view: as for `features`.
+            view, augment: as for `features`.
         """
         starts = range(0, len(mine), FEATURE_BATCH)
         batches = (mine[start : start + FEATURE_BATCH] for start in starts)
@@ -99,7 +120,7 @@ class ImageEncoder:
             if view is not None:
                 parameters = draw_view(
                     valid_hw,
-                    self.augment,
+                    augment or self.augment,
                     derive_seed(self.seed, "evaluate", view),
                     torch.from_numpy(positions),
                     canvases.shape[1],
@@ -116,22 +137,13 @@ class ImageEncoder:
 
     def reader(self, images: ImageSet) -> Reader:
         """Return a function that reads images as random crops and flips for training, or central views for testing."""
-        augment = self.augment.model_copy(
-            update={
-                "jitter_probability": 0.0,
-                "grayscale": 0.0,
-                "blur": 0.0,
-                "solarize": 0.0,
-                "channel_drop": 0.0,
-            }
-        )
 
         def make_view(valid_hw: Tensor, step: int | None) -> ViewParameters:
             if step is None:
                 return central_view(valid_hw, self.crop_pct)
             positions = rank() * len(valid_hw) + torch.arange(len(valid_hw))
             key = derive_seed(self.seed, "fine-tune views", step)
-            return draw_view(valid_hw, augment, key, positions)
+            return draw_view(valid_hw, self.crops, key, positions)
 
         def read(requests: Iterable[Request]) -> Generator[Tensor, None, None]:
             shares = (

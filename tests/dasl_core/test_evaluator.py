@@ -81,6 +81,21 @@ def network_with_a_head() -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def test_probe_learns_from_crops_and_from_shares_of_the_labels(
+    build: Build, pictures: DatasetIndex
+) -> None:
+    settings = {"epochs": 12, "learning_rates": [3.0], "batch_size": 8, "labels": [0.5]}
+    build_with = [build(pictures, linear=settings | {"views": v}) for v in ("whole", "crops")]
+    whole, crops = (each.backbone(network_with_a_head(), final=True) for each in build_with)
+    for metrics in (whole, crops):
+        assert metrics["linear_top1"] > 0.8  # one color per class
+        assert metrics["linear_top1_labels_0.5"] > 0.5
+    # The features of crops are others, drawn anew in each epoch.
+    network, encoder = network_with_a_head().eval(), build_with[1].encoder
+    drawn = [encoder.features(network, build_with[1].train, n, encoder.crops) for n in (0, 1)]
+    assert not torch.equal(*drawn)
+
+
 def test_probe_and_fine_tuning_run_only_at_end(build: Build, pictures: DatasetIndex) -> None:
     evaluator = build(
         pictures,

@@ -6,9 +6,12 @@ from dasl_core.headlines import (
     ACCURACIES,
     HEADLINES,
     PLOTTED,
+    better_direction,
+    format_metric,
     headline,
     is_ranked,
     larger_is_better,
+    metric_label,
     number_of,
     rank_of_checkpoint,
     score,
@@ -42,6 +45,9 @@ def test_metric_has_a_direction_and_a_score() -> None:
     assert larger_is_better("recall_at_") is None
     assert larger_is_better("knn_top1_k200") is True
     assert larger_is_better("knn_top1_k") is None
+    assert better_direction("linear_top1_labels_0.01") is True
+    assert format_metric("linear_top1_labels_0.01", 0.5) == "50.0 %"
+    assert metric_label("linear_top1_labels_0.01") == "linear probe, 0.01 of the labels"
     assert score({"uniformity": -2.0}, "uniformity") == 2.0
     assert score({"nmi": math.nan}, "nmi") is None
     assert score({"alignment": 0.5}, "alignment") is None

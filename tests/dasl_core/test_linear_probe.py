@@ -113,6 +113,28 @@ def test_learning_rate_is_chosen_on_held_out_training_samples() -> None:
     assert heart.top1 > 0.88
 
 
+def test_probe_learns_from_the_views_of_each_epoch() -> None:
+    train_x, train_y, test_x, test_y = clouds(spread=1.5)
+    expected = linear_probe(train_x, train_y, test_x, test_y, epochs=4)
+    drawn: list[int] = []
+
+    def same(epoch: int) -> Tensor:
+        drawn.append(epoch)
+        return train_x
+
+    assert linear_probe(train_x, train_y, test_x, test_y, epochs=4, views=same) == expected
+    assert drawn == [0, 1, 2, 3]
+    mirrored = linear_probe(
+        train_x - train_x.mean(0),
+        train_y,
+        test_x,
+        test_y,
+        epochs=4,
+        views=lambda _: train_x.mean(0) - train_x,
+    )
+    assert mirrored.top1 < 1 / 8 < expected.top1
+
+
 def test_accuracy_does_not_depend_on_feature_scale_and_offset() -> None:
     train_x, train_y, test_x, test_y = clouds(spread=1.5)
     expected = linear_probe(train_x, train_y, test_x, test_y, epochs=10)

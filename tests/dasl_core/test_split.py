@@ -16,7 +16,7 @@ from dasl_core.data import strings
 from dasl_core.data.groups import group_names
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sources import SourceRecord
-from dasl_core.data.split import holdout_events, split
+from dasl_core.data.split import holdout_events, labeled, split
 from dasl_core.data.strings import Strings
 from dasl_core.spec import GroupRule, Holdout
 from dasl_core.spec.source import SourceOptions
@@ -71,6 +71,24 @@ def test_split_by_class_holds_out_whole_classes(labels: list[int], fraction: flo
     held_out = {labels[i] for i in parts.held_out}
     assert trained.isdisjoint(held_out)
     assert len(parts.train) + len(parts.held_out) == len(labels)
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=120), FRACTIONS, FRACTIONS)
+def test_share_of_the_labels_is_balanced_fixed_and_nested(
+    labels: list[int], one: float, other: float
+) -> None:
+    index = index_of(labels)
+    images = split(index, None).train
+    small, large = (labeled(index, images, share) for share in sorted((one, other)))
+    assert set(small) <= set(large)
+    assert small.tolist() == labeled(index, images, min(one, other)).tolist() == sorted(set(small))
+    available = np.bincount(labels)[np.unique(labels)]
+    chosen = np.bincount(np.array(labels)[small], minlength=6)[np.unique(labels)]
+    each = max(chosen)
+    assert chosen.tolist() == np.minimum(available, each).tolist()
+    assert len(small) >= 2
+    classes = len(available)
+    assert each <= max(1, 2 / classes, min(one, other) * len(labels) / classes + 0.5)
 
 
 def test_split_depends_on_names_not_order() -> None:
