@@ -20,6 +20,7 @@ class Published(StrEnum):
     CIFAR10 = "cifar10"
     CIFAR100 = "cifar100"
     IMAGENET100 = "imagenet100"
+    IMAGENET = "imagenet"
 
 
 app = typer.Typer()
@@ -35,7 +36,8 @@ def prepare(
         typer.Argument(
             metavar="SOURCE",
             exists=True,
-            help="Folder with the unpacked archives of the authors; for CIFAR also the archive itself.",
+            help="Folder with the unpacked archives of the authors; for CIFAR also the archive itself, and for "
+            "ImageNet its tar files.",
         ),
     ],
     target: Annotated[

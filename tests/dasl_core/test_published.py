@@ -1,10 +1,11 @@
 """Published data sets: the files of their authors become folders of classes, in the published split."""
 
+import gzip
 import io
 import os
 import pickle
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,7 @@ def cifar_records(folder: Path, coarse: bytes, names: str) -> None:
     folder.mkdir()
     files = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
     for file in files if not coarse else ["train", "test"]:
-        labels = [1] if file.startswith("test") else [0, 1]
+        labels = [1, 0] if file.startswith("test") else [0, 1]
         pixels = bytes(1024) + b"\x64" * 1024 + b"\xc8" * 1024
         records = [coarse + bytes([label]) + pixels for label in labels]
         (folder / f"{file}.bin").write_bytes(b"".join(records))
@@ -127,6 +128,34 @@ def imagenet100(source: Path) -> None:
             picture(source / part / name / f"{name}_1.JPEG")
 
 
+def tar(*files: tuple[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def imagenet(source: Path) -> None:
+    from scipy.io import savemat
+
+    names = ("n01440764", "n01443537")
+    trains = [(f"{name}.tar", tar((f"{name}_{n}.JPEG", b"train"))) for n, name in enumerate(names)]
+    (source / "ILSVRC2012_img_train.tar").write_bytes(tar(*trains))
+    vals = [(f"ILSVRC2012_val_{number:08d}.JPEG", b"v" * number) for number in (1, 2, 3)]
+    (source / "ILSVRC2012_img_val.tar").write_bytes(tar(*vals))
+    synsets = np.zeros((2, 1), dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
+    # Their numbers are not in the order of their ids.
+    synsets[:, 0] = [(2, names[0]), (1, names[1])]
+    savemat(source / "meta.mat", {"synsets": synsets})
+    data = "ILSVRC2012_devkit_t12/data"
+    lists = (f"{data}/ILSVRC2012_validation_ground_truth.txt", b"2\n1\n2\n")
+    kit = tar((f"{data}/meta.mat", (source / "meta.mat").read_bytes()), lists)
+    (source / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(kit))
+
+
 LAYOUTS: dict[Callable[[Path], None], dict[str, tuple[list[str], int]]] = {
     cub200: {"train": (["001.Albatross", "100.Pelican"], 4), "test": (["101.White_Pelican"], 2)},
     cars196: {
@@ -137,6 +166,10 @@ LAYOUTS: dict[Callable[[Path], None], dict[str, tuple[list[str], int]]] = {
     inshop: {"train": (["id_01"], 2), "test": (["id_02"], 2)},
     cifar10: {"train": (["airplane", "automobile"], 10), "test": (["automobile"], 1)},
     cifar100: {"train": (["apple", "train"], 3), "test": (["apple"], 1)},
+    imagenet: {
+        "train": (["n01440764", "n01443537"], 2),
+        "val": (["n01440764", "n01443537"], 3),
+    },
 }
 
 
@@ -155,6 +188,59 @@ def test_prepare_writes_published_split(layout: Callable[[Path], None], tmp_path
         (name, images, len(classes)) for name, (classes, images) in LAYOUTS[layout].items()
     ]
     assert all("the published part has" in str(part.warning) for part in parts)
+
+
+def test_interrupted_call_leaves_no_part_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    imagenet(tmp_path)
+    sizes = {"train": 2, "val": 3}
+
+    def until(calls: Iterator[int], move: Callable[[Path, Path], Path]) -> object:
+        def counted(path: Path, to: Path) -> Path:
+            if next(calls, None) is None:
+                raise Killed
+            return move(path, to)
+
+        return counted
+
+    for steps in range(7):  # five files get their names, then two parts
+        target, calls = tmp_path / f"target-{steps}", iter(range(steps))
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", until(calls, Path.replace))
+            patch.setattr(Path, "rename", until(calls, Path.rename))
+            with pytest.raises(Killed):
+                prepare("imagenet", tmp_path, target)
+        for part in target.iterdir():
+            assert part.name.startswith(".") or len([*part.rglob("*.JPEG")]) == sizes[part.name]
+        prepare("imagenet", tmp_path, target)
+        assert sorted(os.listdir(target)) == ["train", "val"]
+        assert (target / "val/n01443537/ILSVRC2012_val_00000002.JPEG").read_bytes() == b"vv"
+        assert not list(target.rglob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("img_train.tar", tar(("n1.tar", b"")), r"train\.tar has 'n1\.tar'; expected n<digits>"),
+        ("img_train.tar", tar(("n01440764.tar", b"x" * 600)), "is damaged, or no tar of tars"),
+        ("img_val.tar", tar(("ILSVRC2012_val_00000004.JPEG", b"")), r"4\.JPEG'; expected .* up to 3"),
+        ("img_val.tar", b"x" * 600, r"img_val\.tar is damaged, or no tar"),
+        ("devkit_t12.tar.gz", b"x", "is not the development kit of ILSVRC2012"),
+        ("devkit_t12.tar.gz", None, r"devkit_t12\.tar\.gz is missing; expected the authors' files"),
+    ],
+)
+def test_other_tars_than_imagenets_are_refused(
+    file: str, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    imagenet(tmp_path)
+    path = tmp_path / f"ILSVRC2012_{file}"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        prepare("imagenet", tmp_path, tmp_path / "target")
 
 
 def test_imagenet100_is_the_100_classes_of_cmc(tmp_path: Path) -> None:
@@ -216,7 +302,7 @@ def test_cifar_in_binary_records(
 ) -> None:
     cifar_records(tmp_path / folder, coarse, names)
     train, test = prepare(name, tmp_path, tmp_path / "target")
-    assert (train.images, train.classes, test.images, test.classes) == (images, 2, 1, 1)
+    assert (train.images, train.classes, test.images, test.classes) == (images, 2, 2, 2)
     with Image.open(tmp_path / "target/test/baby/00000.png") as image:
         assert image.getcolors() == [(32 * 32, (0, 100, 200))]
     [file, *_] = (tmp_path / folder).glob("test*.bin")

@@ -10,8 +10,9 @@ from pathlib import Path
 from PIL import Image
 
 from dasl_core.data.published.cifar import read_cifar10, read_cifar100
+from dasl_core.data.published.imagenet import read_imagenet
 from dasl_core.data.published.imagenet100 import read_imagenet100
-from dasl_core.data.published.lists import PublishedImage
+from dasl_core.data.published.lists import PackedFile, PublishedImage
 from dasl_core.data.published.retrieval import read_cars196, read_cub200, read_inshop, read_sop
 
 
@@ -38,6 +39,9 @@ PUBLISHED = {
     "imagenet100": PublishedDataset(
         read_imagenet100, {"train": (126_689, 100), "val": (5_000, 100)}
     ),
+    "imagenet": PublishedDataset(
+        read_imagenet, {"train": (1_281_167, 1_000), "val": (50_000, 1_000)}
+    ),
 }
 
 
@@ -61,7 +65,7 @@ def prepare(dataset: str, source: Path, target: Path) -> list[PreparedPart]:
     """Write the images of a published data set as `target`/<part>/<class>/<file>.
 
     Files become hard links, or copies where links are impossible; pixels become PNG. Idempotent: an
-    interrupted call is completed by the next one, and files that are there already stay.
+    interrupted call leaves hidden folders, which the next one completes, and files that are there already stay.
 
     Args:
         dataset: a name in `PUBLISHED`.
@@ -76,15 +80,21 @@ def prepare(dataset: str, source: Path, target: Path) -> list[PreparedPart]:
         raise ValueError(f"{source} does not exist")
     classes: dict[str, Counter[str]] = {part: Counter() for part in published.sizes}
     written: set[Path] = set()
+    # A part gets its name when it is whole.
+    hidden = {part: target / f".{part}.partial" for part in classes if not (target / part).exists()}
     for image in published.read(source):
         names = (image.class_name, *image.name.split("/"))
-        file = target.joinpath(image.part, *map(_component, names))
+        folder = hidden.get(image.part, target / image.part)
+        file = folder.joinpath(*map(_component, names))
         if file in written:
             raise ValueError(f"two images would become {file}; is {source} the original?")
         file.parent.mkdir(parents=True, exist_ok=True)
         _write(image, file)
         written.add(file)
         classes[image.part][image.class_name] += 1
+    for part, folder in hidden.items():
+        if folder.exists():
+            folder.rename(target / part)
     return [
         PreparedPart(
             part, target / part, count.total(), len(count), _difference(dataset, part, count)
@@ -101,6 +111,12 @@ def _component(name: str) -> str:
 
 
 def _write(image: PublishedImage, file: Path) -> None:
+    if isinstance(image.content, PackedFile):
+        if not (file.exists() and file.stat().st_size == image.content.size):
+            partial = _partial(file)
+            partial.write_bytes(image.content.read())
+            partial.replace(file)
+        return
     if not isinstance(image.content, Path):
         if not file.exists():
             partial = _partial(file)

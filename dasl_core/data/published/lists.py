@@ -1,10 +1,18 @@
 """Images of published data sets, and text lists of them: columns separated by white space."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """A file in an archive: its size in bytes, and a function that reads it while the archive is open."""
+
+    size: int
+    read: Callable[[], bytes]
 
 
 @dataclass(frozen=True)
@@ -16,13 +24,13 @@ class PublishedImage:
         class_name: name of the class, which becomes a folder.
         name: file name, unique within the part and class; of In-shop's test part with a folder,
             "query" or "gallery".
-        content: the file, or pixels (height, width, 3) of 8 bits.
+        content: the file, a file in an archive, or pixels (height, width, 3) of 8 bits.
     """
 
     part: str
     class_name: str
     name: str
-    content: Path | np.ndarray
+    content: Path | PackedFile | np.ndarray
 
 
 def folder_with(source: Path, file: str, *below: str) -> Path:
