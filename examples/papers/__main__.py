@@ -1,4 +1,4 @@
-"""`python -m examples.papers`: write the specs, and the tables of README.md."""
+"""`python -m examples.papers`: write the specs of the papers and of examples/rows, and the tables of both README.md."""
 
 import re
 from collections.abc import Iterable
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from examples.papers import dar, sec
 from examples.papers.row import SPECS, TITLES, Row
+from examples.rows import table as published
 
-PAGE = Path(__file__).with_name("README.md")
+PAGES = (SPECS.with_name("README.md"), published.SPECS.with_name("README.md"))
 GENERATED = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -18,10 +19,16 @@ def rows() -> list[Row]:
 
 def files() -> dict[Path, str]:
     """Return the content of every generated file, by its path."""
-    content = {row.file: row.text() for row in rows()}
-    tables = {"dar": table(dar.rows()), "not_built": not_built(), "sec": table(sec.rows())}
-    page = PAGE.read_text(encoding="utf-8")
-    content[PAGE] = GENERATED.sub(lambda block: block[1] + tables[block[2]] + block[3], page)
+    content = {row.file: row.text() for row in (*rows(), *published.rows())}
+    tables = {
+        "dar": table(dar.rows()),
+        "not_built": not_built(),
+        "sec": table(sec.rows()),
+        "rows": table(published.rows()),
+    }
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        content[page] = GENERATED.sub(lambda block: block[1] + tables[block[2]] + block[3], text)
     return content
 
 
@@ -54,10 +61,11 @@ def not_built() -> str:
 
 def main() -> None:
     """Write the files, and remove specs that no row has."""
-    SPECS.mkdir(exist_ok=True)
     written = files()
-    for path in set(SPECS.glob("*.yaml")) - written.keys():
-        path.unlink()
+    for folder in (SPECS, published.SPECS):
+        folder.mkdir(exist_ok=True)
+        for path in set(folder.glob("*.yaml")) - written.keys():
+            path.unlink()
     for path, text in written.items():
         path.write_text(text, encoding="utf-8")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from examples.papers.__main__ import rows
 from examples.papers.row import Row
+from examples.rows.table import rows as other_rows
 
 METRICS = {
     "NMI": "nmi",
@@ -35,7 +36,7 @@ def compare(row: Row, evaluations: Sequence[Mapping[str, Any]]) -> str:
     best = max(records, key=lambda each: each["metrics"].get(by, 0.0)) if by else last
     names = [name for name in row.published if not name.endswith("(longer)")]
     lines = [
-        f"| | Published | Last epoch ({last['epoch']:g}) | Best epoch ({best['epoch']:g}) |",
+        f"| | Published{f' ({row.epoch} epoch)' if row.epoch else ''} | Last epoch ({last['epoch']:g}) | Best epoch ({best['epoch']:g}) |",
         "|---|---|---|---|",
     ]
     for name in names:
@@ -45,6 +46,24 @@ def compare(row: Row, evaluations: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def measured(run: Path) -> list[dict[str, Any]]:
+    """Read the evaluations of a run, oldest first.
+
+    Args:
+        run: output folder of `dasl train`.
+
+    Raises:
+        ValueError: it has no checkpoint.
+    """
+    files = sorted(run.glob("checkpoints/*/metrics.json"))
+    if not files:
+        raise ValueError(f"{run} has no checkpoint; expected the output folder of `dasl train`")
+    evaluations: list[dict[str, Any]] = json.loads(files[-1].read_text(encoding="utf-8"))[
+        "evaluations"
+    ]
+    return evaluations
+
+
 def _metric(name: str) -> str:
     return METRICS.get(name, name.replace("R@", "recall_at_"))
 
@@ -52,20 +71,14 @@ def _metric(name: str) -> str:
 def main() -> None:
     """Print the table of a run."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m examples.papers.compare")
-    by_name = {row.name: row for row in rows()}
+    by_name = {row.name: row for row in (*rows(), *other_rows())}
     parser.add_argument(
         "name", choices=by_name, metavar="NAME", help="name of a spec, such as dar-cub200-npair-dar"
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="output folder of `dasl train`")
     options = parser.parse_args()
-    files = sorted(options.run.glob("checkpoints/*/metrics.json"))
-    if not files:
-        parser.error(
-            f"RUN: {options.run} has no checkpoint; expected the output folder of `dasl train`"
-        )
-    evaluations = json.loads(files[-1].read_text(encoding="utf-8"))["evaluations"]
     try:
-        print(compare(by_name[options.name], evaluations))
+        print(compare(by_name[options.name], measured(options.run)))
     except ValueError as error:
         parser.error(f"RUN: {error}")
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -18,8 +18,9 @@ TITLES = {
     "imagenet": "ImageNet-1K",
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
+    "imagenette": "Imagenette",
 }
-"""Titles of data sets, by their names in `dasl prepare`, which ImageNet-1K does not need."""
+"""Titles of data sets, by their names in `dasl prepare`, which Imagenette does not need."""
 
 WEIGHTS = "weights/resnet50.tv_in1k.safetensors"
 RESNET50 = {
@@ -44,6 +45,7 @@ class Row:
         source: where these figures are published.
         spec: settings besides the name and the data sets.
         note: what its reader must know besides, in whole sentences.
+        epoch: which one the figures are of; "" if it is not said.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Row:
     source: str
     spec: Mapping[str, Any]
     note: str = ""
+    epoch: Literal["best", "last", ""] = ""
 
     @property
     def test_part(self) -> str:
@@ -74,24 +77,25 @@ class Row:
     def text(self) -> str:
         """The content of the file: what it is, what is published, and the spec."""
         figures = ", ".join(f"{name} {value:.2f}" for name, value in self.published.items())
-        published = f"Published: {figures} ({self.source})." if figures else self.source
+        of_epoch = f", {self.epoch} epoch" if self.epoch else ""
+        published = f"Published: {figures} ({self.source}{of_epoch})." if figures else self.source
         lines = [
             "# Written by `python -m examples.papers`; change the tables there.",
             f"# {self.title} on {TITLES[self.dataset]}.",
             f"# {published}",
             *textwrap.wrap(self.note, 110, initial_indent="# ", subsequent_indent="# "),
-            "# Run (DATA: the folder that holds the TARGET of `dasl prepare`):",
-            f"#   {self.command()}",
+            *(f"# {line}" for line in self.command()),
         ]
         spec = yaml.safe_dump(
             self.settings(), sort_keys=False, default_flow_style=None, width=10_000
         )
         return "\n".join(lines) + "\n" + spec
 
-    def command(self) -> str:
-        """The command that trains and evaluates it without a service."""
+    def command(self) -> list[str]:
+        """The lines that say how to train and evaluate it without a service."""
         data = f"DATA/{self.dataset}"
-        return (
-            f"dasl train examples/papers/specs/{self.file.name} --data {data}/train "
-            f"--evaluate-data {data}/{self.test_part} -o build/papers/{self.name}"
-        )
+        return [
+            "Run (DATA: the folder that holds the TARGET of `dasl prepare`):",
+            f"  dasl train examples/papers/specs/{self.file.name} --data {data}/train "
+            f"--evaluate-data {data}/{self.test_part} -o build/papers/{self.name}",
+        ]

@@ -45,6 +45,7 @@ NAVIGATION = {
         "benchmarks/README",
         "examples/README",
         "examples/papers/README",
+        "examples/rows/README",
         "tests/chaos/README",
         "CHANGELOG",
     ],
