@@ -1,6 +1,6 @@
 """Time of a first job on 60 small images, with the spec of `dasl init`: ``python -m benchmarks.first_job``.
 
-Starts `dasl serve` in a new home, registers images of twelve classes of the emoji that come with DASL, writes a spec for
+Starts `dasl serve` in a new home, registers images of twelve classes of the emoji of `examples/`, writes a spec for
 them with `dasl init`, and submits it. Their 64 pixels are reduced to 32, then they are taken as they are, which costs
 four times as much. On two cores the job on 32 pixels must take at most a minute.
 """

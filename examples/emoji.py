@@ -1,4 +1,4 @@
-"""The example images in this repository."""
+"""Drawings of emoji: the images of `emoji.tar.gz`. A class is an emoji."""
 
 import tarfile
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""The images of `examples/fonts.tar.gz`, their parts and their licenses."""
+"""The images of `service/demo/fonts.tar.gz`, their parts and their licenses."""
 
 import io
+import re
 import tarfile
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 
 from examples.fonts import ARCHIVE, PARTS, part_of, unpack_fonts
+from service.demo.service import demo_spec
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +64,17 @@ def test_a_part_unpacks_as_folders_of_classes(
         unpack_fonts(tmp_path, "test")
 
 
+def test_demo_holds_out_whole_designs_of_the_archive_and_of_the_folder(
+    families: dict[str, str],
+) -> None:
+    pattern = demo_spec()["evaluate"]["holdout"]["group"]["pattern"]
+    for family in families:
+        for path in (f"fonts/{family}/word.png", f"{family}/word.png"):
+            assert re.findall(pattern, path) == [family.partition("-")[0]]
+
+
 def test_licenses_name_each_family_and_its_copyright(families: dict[str, str]) -> None:
-    text = ARCHIVE.with_name("fonts-licenses.txt").read_text(encoding="utf-8")
+    text = ARCHIVE.resolve().with_name("fonts-licenses.txt").read_text(encoding="utf-8")
     listed, _, terms = text.partition("\nApache-2.0 is the license in the file LICENSE")
     _, *entries = listed.split("\n\n")[1:]
     licensed = {}

@@ -1,6 +1,6 @@
-"""Render the images of `examples/fonts.tar.gz`: short words in many font families.
+"""Render the images of `service/demo/fonts.tar.gz`: short words in many font families.
 
-`python -m tools.font_images --fonts FOLDER --output examples/fonts.tar.gz` writes the archive and, beside it,
+`python -m tools.font_images --fonts FOLDER --output service/demo/fonts.tar.gz` writes the archive and, beside it,
 `fonts-licenses.txt`. FOLDER holds Debian's packages texlive-fonts-extra and texlive-fonts-extra-doc, unpacked:
 `apt-get download` both, and `dpkg-deb --extract` each into FOLDER. The published archive is of their version
 2022.20230122-4.

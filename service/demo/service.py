@@ -22,11 +22,11 @@ from service.datasets.uploads.service import Part
 from service.db.models import Dataset
 from service.states import DatasetState
 
-NAME = "emoji-demo"
+NAME = "fonts-demo"
 _FOLDER = Path(__file__).parent
 _FINGERPRINT = "images of the demo"
-# The folder in the archive with one folder per class.
-_SOURCE = SourceOptions(split="emoji")
+# The folder in the archive with one folder per class. The other one is for choosing a recipe (`examples/fonts.py`).
+_SOURCE = SourceOptions(split="fonts")
 
 
 def demo_spec() -> dict[str, Any]:
@@ -48,7 +48,7 @@ def add_images(context: Context, caller: Caller, on_change: Callable[[Session], 
     dataset = _find(context, caller.tenant)
     if dataset is not None and dataset.state != DatasetState.UPLOADING:
         return dataset
-    content = gzip.decompress((_FOLDER / "emoji.tar.gz").read_bytes())
+    content = gzip.decompress((_FOLDER / "fonts.tar.gz").read_bytes())
     if dataset is None:
         dataset = _register(context, caller, content, on_change)
     return _store(context, dataset, content, on_change)
@@ -72,7 +72,7 @@ def _register(
     context: Context, caller: Caller, content: bytes, on_change: Callable[[Session], None]
 ) -> Dataset:
     upload = UploadRequest(
-        filename="emoji.tar",
+        filename="fonts.tar",
         size=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
         fingerprint=_FINGERPRINT,

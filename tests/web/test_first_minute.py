@@ -45,7 +45,7 @@ def begin_demo(page: Page, fresh: Service) -> DatasetRecord:
 def test_one_button_runs_the_demo(empty: Watched, fresh: Service) -> None:
     dataset = begin_demo(empty.page, fresh)
     fresh.ingest(dataset)
-    heading = empty.page.get_by_role("heading", name="emoji-simclr-dar", level=1)
+    heading = empty.page.get_by_role("heading", name="fonts-simclr-dar", level=1)
     expect(heading).to_be_visible()
     with Client(fresh.url, fresh.token) as client:
         (job,) = client.jobs.list()
