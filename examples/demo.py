@@ -1,8 +1,8 @@
 """`make demo`: from a folder of images to a backbone that timm loads, through the real service.
 
 Start the embedded service (SQLite, a local Ray, local files) in `build/demo`, register the example images,
-train SimCLR with and without DAR at the same time, and compare their retrieval on held-out classes with
-raw pixels and the untrained network.
+train SimCLR with and without DAR, and compare their retrieval of fonts that are held out with raw pixels and
+the untrained network.
 """
 
 import json
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dasl_core.spec import load_spec
-from examples.emoji import unpack_emoji
+from examples.fonts import unpack_fonts
 from service.client import Client
 from service.client.sync.models import Job
 
@@ -51,16 +51,16 @@ def main() -> int:
     started = time.monotonic()
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
-    images = unpack_emoji(BUILD)
+    images = unpack_fonts(BUILD)
     with service() as client:
         print("Reading the images ...", flush=True)
-        dataset = client.datasets.add(images, "emoji")
+        dataset = client.datasets.add(images, "fonts")
         dataset = client.datasets.wait(dataset.id)
         facts = dataset.facts or {}
         print(f"{facts['num_images']} images of {facts['num_classes']} classes", flush=True)
         spec = load_spec(HERE / "demo.yaml")
         jobs = {
-            "trained": client.jobs.submit({**spec, "name": "emoji-simclr", "dar": None}),
+            "trained": client.jobs.submit({**spec, "name": "fonts-simclr", "dar": None}),
             "trained_dar": client.jobs.submit(spec),
         }
         follow(client, jobs)
@@ -178,7 +178,7 @@ def print_table(result: dict[str, Any]) -> None:
         "trained": "SimCLR",
         "trained_dar": "SimCLR + DAR",
     }
-    print("\nZero-shot R@1 on classes held out of training")
+    print("\nZero-shot R@1 on fonts held out of training")
     for key, label in rows.items():
         print(f"  {label:20} {100 * result[key]:5.1f} %")
 

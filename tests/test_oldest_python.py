@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from examples.emoji import unpack_emoji
+from examples.fonts import unpack_fonts
 
 ROOT = Path(__file__).parents[1]
 # Keyword arguments that the standard library gained in a patch release of 3.11.
@@ -82,7 +82,7 @@ def test_images_unpack_without_extraction_filters(
 
     monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
     monkeypatch.delattr(tarfile, "data_filter", raising=False)
-    images = unpack_emoji(tmp_path, classes=3)
-    assert images == tmp_path / "emoji"
-    assert len(os.listdir(images)) == 3
+    images = unpack_fonts(tmp_path)
+    assert images == tmp_path / "fonts"
+    assert len(os.listdir(images)) == 170
     assert all(file.stat().st_size for file in images.glob("*/*"))
