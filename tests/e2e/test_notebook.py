@@ -55,8 +55,8 @@ def test_notebook_runs(
     variables = run({"IMAGES": images.root, "NAME": "notebook", "SETTINGS": settings})
 
     assert variables["job"].status == "succeeded"
-    assert set(variables["accuracy"]) == {"raw", "untrained", "backbone"}
-    assert all(0 <= each <= 1 for each in variables["accuracy"].values())
+    assert set(variables["recall"]) == {"raw", "untrained", "backbone"}
+    assert all(0 <= each <= 1 for each in variables["recall"].values())
     assert len(variables["table"]) == images.usable
     assert len(variables["nearest"]) == 5
     assert variables["key"] not in [each.key for each in variables["nearest"]]

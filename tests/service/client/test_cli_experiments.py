@@ -23,12 +23,12 @@ SEEDS = (0, 1, 2)
 
 @pytest.fixture
 def client(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """An SDK client, and the data set `emoji` with 640 images; the command line uses the same server."""
+    """An SDK client, and the data set `fonts` with 640 images; the command line uses the same server."""
     monkeypatch.setenv("DASL_URL", service.url)
     monkeypatch.setenv("DASL_TOKEN", service.token)
     with Client() as client:
-        if not list(client.datasets.list(name="emoji")):
-            service.ingest(client.datasets.add(tmp_path, "emoji"))
+        if not list(client.datasets.list(name="fonts")):
+            service.ingest(client.datasets.add(tmp_path, "fonts"))
         yield client
 
 
@@ -239,7 +239,7 @@ def jobs_to_compare(service: Service, client: Client, *values: float) -> list[st
     for number, value in enumerate(values):
         spec: dict[str, Any] = {
             "name": f"job {number}",
-            "dataset": "emoji",
+            "dataset": "fonts",
             "method": {"name": "simclr", "temperature": 0.1 + number / 10},
             "dar": {"weight": 1.0} if number else None,
         }
