@@ -227,7 +227,11 @@ def test_interrupted_call_leaves_no_part_that_looks_whole(
     [
         ("img_train.tar", tar(("n1.tar", b"")), r"train\.tar has 'n1\.tar'; expected n<digits>"),
         ("img_train.tar", tar(("n01440764.tar", b"x" * 600)), "is damaged, or no tar of tars"),
-        ("img_val.tar", tar(("ILSVRC2012_val_00000004.JPEG", b"")), r"4\.JPEG'; expected .* up to 3"),
+        (
+            "img_val.tar",
+            tar(("ILSVRC2012_val_00000004.JPEG", b"")),
+            r"4\.JPEG'; expected .* up to 3",
+        ),
         ("img_val.tar", b"x" * 600, r"img_val\.tar is damaged, or no tar"),
         ("devkit_t12.tar.gz", b"x", "is not the development kit of ILSVRC2012"),
         ("devkit_t12.tar.gz", None, r"devkit_t12\.tar\.gz is missing; expected the authors' files"),
