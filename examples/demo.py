@@ -70,6 +70,9 @@ def main() -> int:
         checkpoint = next(checkpoint for checkpoint in checkpoints if checkpoint.final)
         folder = BUILD / "checkpoint"
         client.checkpoints.download(checkpoint.id, folder)
+        for earlier in checkpoints:
+            if earlier.id != checkpoint.id:  # from which `dasl verify` repeats steps
+                client.checkpoints.download(earlier.id, BUILD / "checkpoints" / earlier.id)
         for artifact in client.jobs.artifacts(ended["trained_dar"].id):
             client.jobs.download_artifact(ended["trained_dar"].id, artifact, BUILD)
     shape = subprocess.run(
@@ -77,6 +80,7 @@ def main() -> int:
     ).stdout.strip()
     print(f"\nThe checkpoint in {folder} loads in timm; features of one image: {shape}")
     print(f"Report: {BUILD / 'report.html'}")
+    print("Check the run: dasl verify build/demo --data build/demo/fonts --evaluate")
     (BUILD / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print_table(result)
     print(f"Took {time.monotonic() - started:.0f} s.")

@@ -44,7 +44,9 @@ def verification(
     """
     x = tensors.feature_matrix(x, "x")
     y = tensors.label_vector(y, "y", len(x), x.device)
-    tensors.check_whole_number(pairs, "pairs", 2 * FOLDS)
+    tensors.check_whole_number(pairs, "pairs")
+    if pairs < 2 * FOLDS:
+        raise ValueError(f"pairs must be at least {2 * FOLDS}; given {pairs}")
     sorted_y, order = torch.sort(y, stable=True)
     classes, at = sorted_y.cpu().numpy(), np.arange(len(x))
     ends = np.searchsorted(classes, classes, side="right")

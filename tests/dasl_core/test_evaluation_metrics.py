@@ -3,6 +3,7 @@
 import math
 import random
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,7 +122,7 @@ def drawn_similarities(x: Tensor, y: Tensor, most: int) -> list[list[float]]:
     return [draw.sample(scores, count) for scores in kinds]
 
 
-def naive_verification(x: Tensor, y: Tensor, most: int) -> dict[str, float]:
+def naive_verification(x: Tensor, y: Tensor, most: int) -> dict[str, Any]:
     kinds = drawn_similarities(x, y, most)
     if len(kinds[0]) < 10:
         return {}
