@@ -63,6 +63,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "emoji/simclr": {},
     "emoji/npair": {"method": {"name": "npair"}},
 }
+# That of the demo, whose images may also be in a tar with their folder's name.
+FONTS_HOLDOUT = {"fraction": 0.33, "by": "group", "group": {"pattern": "^([a-z0-9]+)"}}
 EMOJI_HOLDOUT = {"fraction": 0.5, "by": "class"}
 JUDGED = {"emoji/npair": "embedding"}
 KEPT = (
@@ -80,6 +82,7 @@ def specs_of(table: str, seed: int) -> dict[str, dict[str, Any]]:
     """Return the spec of each arm of a table, by the name of its run."""
     spec = spec_of(seed)
     spec["train"]["precision"] = "bf16"
+    spec["evaluate"]["holdout"] = FONTS_HOLDOUT
     if table.startswith("emoji/"):
         spec |= {"dataset": "emoji", "augment": COMMON["emoji"]["augment"]}
         spec["evaluate"]["holdout"] = EMOJI_HOLDOUT
