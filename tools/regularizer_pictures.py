@@ -6,13 +6,13 @@ regularizers of a job, and what benchmarks/ablation.py has measured.
 
 import json
 import math
-import statistics
 from pathlib import Path
 
 import matplotlib
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Transform, blended_transform_factory
 from torch import Tensor
 
 from dasl_core.plots.style import (
@@ -27,20 +27,20 @@ from dasl_core.plots.style import (
     plain,
 )
 from dasl_core.regularizers import SphericalEmbeddingConstraint, difference_alignment
+from service.experiments.statistics import paired_difference
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 RESULTS = ROOT / "benchmarks" / "results" / "ablation.json"
-SEEDS = (0, 1, 2)
-T_OF_3 = 4.303  # Student's t of three pairs, 95 %
+SEEDS = range(6)
 R1 = "recall_at_1"
-# Methods of the ablation: their name, and the subject whose accuracy its table compares.
+# Tables of the ablation: their name, the subject whose accuracy they compare, and the term beside DAR.
 MEASURED = {
-    "simclr": ("SimCLR", "backbone"),
-    "npair": ("N-pair", "embedding"),
-    "proxy_anchor": ("Proxy-Anchor", "embedding"),
+    "fonts/simclr": ("SimCLR, fonts", "backbone", "koleo"),
+    "emoji/simclr": ("SimCLR, emoji", "backbone", "koleo"),
+    "emoji/npair": ("N-pair, emoji", "embedding", "sec"),
 }
-TERMS = {"none": MUTED, "dar": BLUE, "sec": ORANGE}
+LEGEND = {"alone": MUTED, "+ DAR": BLUE, "+ KoLeo (SimCLR), + SEC (N-pair)": ORANGE}
 
 
 def dar_of(embeddings: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def draw_measured() -> Figure:
     heading(
         figure,
         "What they did to trained networks",
-        "Small CNN on emoji, 20 to 30 epochs; held-out classes; a point is a seed, a bar a 95 % interval of the mean",
+        "Small CNN, 20 epochs, each term with a share of 10 %; held-out classes; a point is a seed, a bar a 95 % interval",
     )
     spread = add_axes(figure, 0.3, 1.05, 2.9, 1.55)
     plain(spread, "Spread of distances between classes")
@@ -117,30 +117,35 @@ def draw_measured() -> Figure:
     added.set_xlabel(
         "Points, of the same seed with the term minus without", fontsize=8, color=MUTED
     )
-    for row, (method, (name, subject)) in enumerate(MEASURED.items()):
-        without = [runs[f"emoji/{method}, none/{seed}"]["metrics"] for seed in SEEDS]
-        for offset, (term, color) in zip((0.0, -0.22, 0.22), TERMS.items(), strict=True):
-            with_term = [runs[f"emoji/{method}, {term}/{seed}"]["metrics"] for seed in SEEDS]
+    for row, (table, (name, subject, rival)) in enumerate(MEASURED.items()):
+        base: dict[int, float] = {}
+        for offset, (term, color) in zip(
+            (0.0, -0.22, 0.22),
+            zip(("none", "dar", rival), LEGEND.values(), strict=True),
+            strict=True,
+        ):
+            metrics = {seed: runs[f"{table}, {term}/{seed}"]["metrics"] for seed in SEEDS}
             y = -row + offset
-            draw_seeds(
-                spread, [m["backbone"]["phi_class_distance_std"] for m in with_term], y, color
-            )
+            deviations = [m["backbone"]["phi_class_distance_std"] for m in metrics.values()]
+            draw_seeds(spread, deviations, y, color)
+            values = {seed: 100 * m[subject][R1] for seed, m in metrics.items()}
+            base = base or values
             if term != "none":
-                pairs = zip(with_term, without, strict=True)
-                gains = [100 * (a[subject][R1] - b[subject][R1]) for a, b in pairs]
-                draw_seeds(added, gains, y, color)
-                half = T_OF_3 * statistics.stdev(gains) / math.sqrt(3)
-                added.plot(
-                    [statistics.mean(gains) + s * half for s in (-1, 1)], [y, y], color=color
-                )
-        spread.text(0.1005, -row + 0.42, name, fontsize=8, color=INK)
+                draw_seeds(added, [values[seed] - base[seed] for seed in SEEDS], y, color)
+                difference = paired_difference(values, base)
+                assert difference is not None, "every seed has a pair"
+                added.plot(difference.t_interval, [y, y], color=color)
+        spread.text(0.005, -row + 0.42, name, fontsize=8, color=INK, transform=row_of(spread))
     for axes in (spread, added):
         axes.set(ylim=(-2.6, 0.8), yticks=[])
-    spread.set_xlim(0.1, 0.19)
-    for x, (term, color) in zip((0.02, 0.3, 0.5), TERMS.items(), strict=True):
-        label = {"none": "method alone", "dar": "+ DAR", "sec": "+ SEC"}[term]
+    for x, (label, color) in zip((0.02, 0.12, 0.24), LEGEND.items(), strict=True):
         figure.text(x, 0.03, f"● {label}", fontsize=8, color=color)
     return figure
+
+
+def row_of(axes: Axes) -> Transform:
+    """Return coordinates with x as a share of the width."""
+    return blended_transform_factory(axes.transAxes, axes.transData)
 
 
 def draw_seeds(axes: Axes, values: list[float], y: float, color: str) -> None:
