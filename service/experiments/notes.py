@@ -72,7 +72,7 @@ def build_notes(
     notes += _view_notes(experiment, jobs, tables)
     notes.append(_image_note(experiment, jobs, tables))
     comparisons = len(experiment.variants) - 1
-    if comparisons > 1:
+    if comparisons > 1 and len(experiment.seeds) >= FEWEST_PAIRS:
         risk = min(1.0, comparisons * (1 - LEVEL))
         notes.append(
             f"{comparisons} variants are compared with {experiment.baseline}: if none differed, at least one would still be "
@@ -174,7 +174,7 @@ def setting_notes(
         changes: of each variant.
         resolved: the resolved spec of each variant that has one.
     """
-    paths = {name: _paths(change) for name, change in changes.items()}
+    paths = {name: changed_paths(change) for name, change in changes.items()}
     variants_by_names: dict[tuple[str, ...], list[str]] = {}
     for variant, settings in _differing(baseline, resolved).items():
         changed = paths[variant] + paths[baseline]
@@ -188,9 +188,13 @@ def setting_notes(
         )
 
 
-def design_notes(seeds: int, held_out: Collection[int | None]) -> Iterator[str]:
-    """Yield what the number of seeds and of held-out images can show, before anything is trained."""
-    if seeds < FEWEST_PAIRS:
+def design_notes(
+    seeds: int, held_out: Collection[int | None], design: Collection[str]
+) -> Iterator[str]:
+    """Yield what the design and the number of held-out images can show, before anything is trained."""
+    if design and seeds < FEWEST_PAIRS:
+        yield f"Half of the variants have each of these changes, whose effects are compared: {'; '.join(design)}."
+    elif seeds < FEWEST_PAIRS:
         yield f"seeds: {seeds} is too few for a verdict. Use at least {FEWEST_PAIRS}, such as 5."
     else:
         found = detectable_difference(seeds)
@@ -228,12 +232,12 @@ def _differing(
     return differences
 
 
-def _paths(changes: Mapping[str, Any], prefix: str = "") -> list[str]:
+def changed_paths(changes: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the dotted names of the settings of a variant, including null values."""
     paths = []
     for name, value in changes.items():
         if isinstance(value, dict) and value:
-            paths += _paths(value, f"{prefix}{name}.")
+            paths += changed_paths(value, f"{prefix}{name}.")
         else:
             paths.append(f"{prefix}{name}")
     return paths

@@ -1,7 +1,7 @@
 """Results of an experiment: metrics of its variants over seeds, differences from the baseline, and verdicts."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -14,6 +14,7 @@ from dasl_core.headlines import (
 )
 from service.db.models import Experiment, Job
 from service.experiments import repository
+from service.experiments.effects import effects, find_design
 from service.experiments.notes import (
     OF_VIEWS,
     build_notes,
@@ -32,6 +33,10 @@ from service.experiments.statistics import (
 )
 from service.wire.experiments import MetricResult, Results, VariantResult
 
+EFFECTS_NOTE = (
+    "Of each change, half of the variants are compared with the other half. The intervals contain what single changes "
+    "leave unexplained: the seed, and changes that only work together."
+)
 Values = dict[str, dict[int, float]]
 """Values of a metric by variant and seed."""
 
@@ -67,6 +72,11 @@ def compute_results(
     ]
     before = repository.evaluations_before_training(session, experiment.id)
     notes = build_notes(experiment, jobs, before, [tables[name] for name in judged])
+    if of_changes := [
+        each for name in judged for each in _effect_sentences(experiment, tables[name])
+    ]:
+        sentences = of_changes
+        notes.append(EFFECTS_NOTE)
     if deciding is not None and listed != first:
         notes.append(
             f"{deciding} decides. Verdicts on other metrics are hints: of ten metrics, one may differ by chance."
@@ -190,6 +200,24 @@ def _sentence(result: VariantResult, experiment: Experiment, table: MetricResult
             f"in {metric} ({evidence}, {pairs} seeds)."
         )
     return f"{variant}: {verdict} than {baseline} in {metric} ({evidence}, {pairs} seeds)."
+
+
+def _effect_sentences(experiment: Experiment, table: MetricResult) -> Iterator[str]:
+    """Yield the effect of each change, where seeds are too few and the variants are a complete design."""
+    changes = {variant["name"]: variant["changes"] for variant in experiment.variants}
+    design = find_design(experiment.spec, changes, experiment.baseline)
+    few = [each for each in table.variants if each.verdict == "too_few_seeds"]
+    values = [each.summary.mean for each in table.variants if each.summary]
+    missing = any(len(each.values) < len(experiment.seeds) for each in table.variants)
+    if not design or missing or len(few) < len(values) - 1:
+        return
+    for change, effect, half in effects(design, values, table.resolution):
+        finding = "better" if (effect > 0) == table.larger_is_better else "worse"
+        if abs(effect) <= half or is_within(effect, table.resolution):
+            finding = "no difference"
+        unit = " points" if is_share_of_images(table.metric) else ""
+        low, mean, high = (_signed(effect + side * half, table.metric) for side in (-1, 0, 1))
+        yield f"{change}: {finding} in {table.metric} ({mean}{unit}, {LEVEL:.0%} interval {low} to {high})."
 
 
 def _signed(difference: float, metric: str) -> str:

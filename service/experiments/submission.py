@@ -13,6 +13,7 @@ from service.api.auth import Caller
 from service.api.problems import Problem, spec_problem
 from service.db.models import Experiment
 from service.db.rows import add, one, owned
+from service.experiments.effects import find_design
 from service.experiments.notes import design_notes, setting_notes
 from service.experiments.schemas import ExperimentRequest, ValidatedExperiment, VariantPlan
 from service.experiments.service import experiment_view
@@ -172,7 +173,7 @@ def _notes(request: ExperimentRequest, plans: Mapping[str, submission.Plan]) -> 
     held_out = {planned.held_out_images for planned in plans.values()}
     return [
         *setting_notes(changes, baseline, resolved),
-        *design_notes(len(request.seeds), held_out),
+        *design_notes(len(request.seeds), held_out, find_design(request.spec, changes, baseline)),
     ]
 
 

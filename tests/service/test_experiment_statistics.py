@@ -3,13 +3,17 @@
 import math
 import random
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from service.experiments.effects import effects, find_design
 from service.experiments.statistics import (
     FEWEST_PAIRS,
     LEVEL,
@@ -24,6 +28,7 @@ from service.experiments.statistics import (
 )
 from service.wire.experiments import Verdict
 
+WHICH_VIEWS = Path(__file__).parents[2] / "examples" / "which-views.yaml"
 VALUES = st.floats(-1, 1)
 PAIRS = st.lists(st.tuples(VALUES, VALUES), min_size=2, max_size=12)
 UP_TO_ROUNDING = pytest.approx
@@ -45,6 +50,28 @@ def difference_of(pairs: list[tuple[float, float]]) -> list[float]:
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 10, 29, 30, 199])
 def test_t_quantile_equals_scipys(df: int) -> None:
     assert t_quantile(df) == pytest.approx(stats.t.ppf(0.5 + LEVEL / 2, df), rel=1e-9)
+
+
+def test_effects_and_their_intervals_are_those_of_least_squares() -> None:
+    example = yaml.safe_load(WHICH_VIEWS.read_text(encoding="utf-8"))
+    variants = example["variants"]
+    design = find_design(example["spec"], variants, example["baseline"])
+    values = np.random.default_rng(0).normal(size=8)
+    matrix = np.array([[1] * 8, *design.values()]).T
+    coefficients, [left], *_ = np.linalg.lstsq(matrix, values, rcond=None)
+    half = stats.t.ppf(0.975, 3) * 2 * np.sqrt(left / 3 / 8)  # an effect is twice a coefficient
+    expected = dict(zip(design, 2 * coefficients[1:], strict=True))
+    found = effects(design, values.tolist(), None)
+    assert [row[0] for row in found] == sorted(expected, key=lambda each: -abs(expected[each]))
+    for change, effect, margin in found:
+        assert (effect, margin) == pytest.approx((expected[change], half))
+    assert (
+        find_design(example["spec"], variants | {"jitter": {"augment": {"jitter": 0}}}, "default")
+        == {}
+    )
+    assert (
+        find_design({}, {"a": {}, "b": {"dar": {}}}, "a") == {}
+    )  # nothing is left for an interval
 
 
 @pytest.mark.parametrize("pairs", [3, 4, 5, 8, 20])

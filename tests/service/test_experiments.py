@@ -9,8 +9,10 @@ import yaml
 
 from service.db.models import Experiment, Job
 from service.dispatcher.garbage import Garbage
+from service.experiments.results import EFFECTS_NOTE
 from tests.support.api_under_test import Api, check_references, refused, snapshot
 
+WHICH_VIEWS = Path(__file__).parents[2] / "examples" / "which-views.yaml"
 REQUEST: dict[str, Any] = {
     "name": "pays",
     "spec": {"dataset": "emoji", "method": {"name": "simclr"}, "tags": {"team": "vision"}},
@@ -492,6 +494,26 @@ def test_failed_and_deleted_jobs_leave_pairs_out(api: Api) -> None:
         "dar: too few seeds to say whether it differs from baseline in recall_at_1: 1 seed has ended in both, and 3 are "
         "needed."
     ]
+
+
+def test_with_one_seed_the_effects_of_changes_in_a_design_are_ranked(api: Api) -> None:
+    api.dataset()
+    example = yaml.safe_load(WHICH_VIEWS.read_text(encoding="utf-8"))
+    spec = example["spec"] | {"dataset": "emoji", "train": {"batch_size": 16}}
+    experiment = submitted(api, **example | {"spec": spec})
+    assert len(experiment["jobs"]) == 8
+    assert "Half of the variants have each of these changes" in experiment["notes"][0]
+    for member in experiment["jobs"]:
+        changed = example["variants"][member["variant"]].get("augment", {})
+        finish(api, member["id"], recall_at_1=0.3 + 0.4 * ("jitter" in changed))
+    results = shown(api, experiment)["results"]
+    assert results["sentences"][0] == (
+        "augment.jitter 0.0 instead of 0.5: better in recall_at_1 (+40.00 points, 95% interval +38.70 to +41.30)."
+    )
+    assert [each.partition(":")[2][:14] for each in results["sentences"][1:]] == [
+        " no difference"
+    ] * 3
+    assert EFFECTS_NOTE in results["notes"]
 
 
 def test_variant_with_a_collapsed_seed_is_not_called_better(api: Api) -> None:
