@@ -227,7 +227,7 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
         message = (
             f"{'worse' if worse else 'no better'} than raw pixels: {label} {last}, where raw pixels have "
             f"{format_metric(name, raw.value)}{'' if worse else ', which may be chance'} ({rest}). Check the views (augment), which may remove what tells the "
-            "images apart, and the number of epochs."
+            "images apart (examples/which-views.yaml compares them), and the number of epochs."
         )
         return "no_better", message, metrics
     return "healthy", f"healthy: {label} {last} ({others}).", metrics

@@ -92,7 +92,8 @@ def test_yaml_examples_are_valid_specs() -> None:
     written = re.search(r"printf '([^']+)' > spec\.yaml", text_of("README.md"))
     assert written, "the README writes a spec"
     examples.append(written[1].replace("\\n", "\n"))
-    examples.append((ROOT / "examples" / "is-dar-worth-it.yaml").read_text(encoding="utf-8"))
+    for name in ("is-dar-worth-it", "which-views"):
+        examples.append((ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8"))
     for content in map(yaml.safe_load, examples):
         if "spec" not in content:
             JobSpec.model_validate(content)

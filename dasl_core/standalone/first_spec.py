@@ -188,6 +188,8 @@ class FirstSpec:
             yield "No view is mirrored: there are DICOM files, and in medical images left and right usually differ."
         else:
             yield "Half of the views are mirrored. Set 0 where left and right differ, as in text and X-rays."
+        if self._index.labels is not None:
+            yield "Which views fit depends on the images: the experiment examples/which-views.yaml compares some."
 
     def _evaluation(self) -> Iterator[str]:
         """Yield the section `evaluate` with its comment if it differs from the default."""

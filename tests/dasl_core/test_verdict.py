@@ -257,6 +257,7 @@ def test_difference_to_raw_pixels_may_be_chance() -> None:
     assert "no better than raw pixels: k-NN 45.0 %, where raw pixels have 42.0 %, which may be" in (
         verdict.message
     )
+    assert "examples/which-views.yaml compares them" in verdict.message
 
 
 def test_views_are_judged_without_labels() -> None:
