@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -159,6 +160,7 @@ def run_missing(
     output: Path,
     side_by_side: int,
     metrics: tuple[str, ...] = (),
+    train: Callable[..., dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Run each spec without a result in `output`, and write each result there as it arrives.
 
@@ -167,6 +169,7 @@ def run_missing(
         folder: contains the data sets.
         side_by_side: number of processes with one thread each.
         metrics: kept of each subject's last evaluation, besides the data set's own metric.
+        train: trains one spec, with the arguments of `run`, the default.
 
     Returns:
         The results of all runs in the file, by name.
@@ -180,7 +183,7 @@ def run_missing(
     context = get_context("spawn")
     with ProcessPoolExecutor(side_by_side, mp_context=context) as pool:
         runs = {
-            pool.submit(run, folder, key.partition("/")[0], spec, metrics): key
+            pool.submit(train or run, folder, key.partition("/")[0], spec, metrics): key
             for key, spec in missing.items()
         }
         for done in as_completed(runs):
