@@ -110,7 +110,7 @@ def test_each_row_trains(name: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     row = ROWS[name]
     changes = ["evaluate.linear={epochs: 2}"] if row.spec["evaluate"].get("linear") else []
     if "vits" in name:
-        changes += ["backbone.name=test_vit", "backbone.image_size=160", "method.local_size=64"]
+        changes += ["backbone.name=test_vit", "backbone.image_size=160"]
     lines = trained(row, tmp_path, changes, capsys)
     assert lines[4].startswith(f"| {next(iter(row.published))} | ")
 

@@ -307,16 +307,14 @@ class Evaluator:
         crops = self.encoder.crops.model_copy(update={"crop_scale": PROBE_CROPS})
         metrics: dict[str, float] = {}
         for share in (1.0, *settings.labels):
-            whole = share == 1
-            chosen = (
-                np.arange(len(self.train))
-                if whole
-                else labeled(self.train.index, self.train.indices, share)
-            )
-            images = ImageSet(self.train.canvases, self.train.indices[chosen])
+            images, x, labels = self.train, train_x, train_y
+            if share < 1:
+                chosen = labeled(self.train.index, self.train.indices, share)
+                images = ImageSet(self.train.canvases, self.train.indices[chosen])
+                x, labels = (each[torch.from_numpy(chosen)] for each in (train_x, train_y))
             result = linear_probe(
-                self.encoder.on_device(train_x if whole else train_x[chosen]),
-                train_y[chosen],
+                self.encoder.on_device(x),
+                labels,
                 test_x,
                 y,
                 learning_rates=settings.learning_rates,
@@ -329,7 +327,7 @@ class Evaluator:
                 if settings.views == "whole"
                 else partial(self.encoder.features, encode, images, augment=crops),
             )
-            if whole:
+            if share == 1:
                 metrics = {
                     "linear_top1": result.top1,
                     "linear_top5": result.top5,

@@ -242,7 +242,9 @@ def test_other_tars_than_imagenets_are_refused(
 ) -> None:
     imagenet(tmp_path)
     path = tmp_path / f"ILSVRC2012_{file}"
-    path.unlink() if content is None else path.write_bytes(content)
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         prepare("imagenet", tmp_path, tmp_path / "target")
 

@@ -92,11 +92,11 @@ def _read(source: Path, pickles: _Version, records: _Version) -> Iterator[Publis
         count = 0
         for file in files:
             content = _content(source, version.folder, file + version.suffix)
-            batch = {} if binary else _unpickle(content, file)
+            batch: dict[bytes, Any] = {} if binary else _unpickle(content, file)
             try:
                 if binary:
-                    rows = np.frombuffer(content, np.uint8)
-                    rows = rows.reshape(-1, version.label_bytes + PIXELS)
+                    width = version.label_bytes + PIXELS
+                    rows = np.frombuffer(content, np.uint8).reshape(-1, width)
                     labels, pixels = rows[:, version.label_bytes - 1], rows[:, -PIXELS:]
                 else:
                     labels, pixels = batch[version.keys[1]], batch[b"data"].values()

@@ -65,7 +65,7 @@ def _image(
 ) -> PublishedImage:
     if not member.isfile() or member.size > _LARGEST:
         raise ValueError(
-            f"{archive.name}: {member.name!r} is no file of at most {_LARGEST:,} bytes; expected an image"
+            f"{archive.name!r}: {member.name!r} is no file of at most {_LARGEST:,} bytes; expected an image"
         )
     content = PackedFile(member.size, partial(_content, archive, member))
     return PublishedImage(part, class_name, member.name, content)
