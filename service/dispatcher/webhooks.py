@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from queue import Empty, SimpleQueue
+from typing import Protocol
 
 from service import ids
 from service.api import repository as api
@@ -34,12 +35,23 @@ _UNKNOWN = Outcome(None, "the dispatcher ended during the last attempt, whose re
 _ACTOR = "dispatcher"
 
 
-class WebhookDelivery:
-    """Sends the messages of the outbox, and records how each attempt ended."""
+class Sends(Protocol):
+    """Makes a request: `Sender`."""
 
-    def __init__(self, context: DispatcherContext) -> None:
+    def send(self, url: str, message_id: str, body: bytes, secrets: list[str]) -> Outcome: ...
+
+
+class WebhookDelivery:
+    """Sends the messages of the outbox, and records how each attempt ended.
+
+    Args:
+        sender: makes the requests; by default over the network.
+    """
+
+    def __init__(self, context: DispatcherContext, sender: Sends | None = None) -> None:
         self._context = context
-        self._sender = Sender(AddressGuard(context.settings.webhook_allowed_hosts))
+        allowed = context.settings.webhook_allowed_hosts
+        self._sender: Sends = sender or Sender(AddressGuard(allowed))
         self._sending: dict[str, str] = {}
         """The webhooks with a pending request, and their tenants."""
         self._ended: SimpleQueue[tuple[WebhookMessage, Outcome]] = SimpleQueue()

@@ -40,7 +40,7 @@ class Reports(WorkerClient):
     def heartbeat(self, progress: Any = None, *, patience: float | None = None) -> Any:
         return "run"
 
-    def task_succeeded(self, report: type[TaskReport], **result: Any) -> None:
+    def task_succeeded(self, report: type[TaskReport], /, **result: Any) -> None:
         self.ended.append(("succeeded", result["result"], result["uri"], result["files"]))
 
     def task_failed(self, report: type[TaskReport], type: str, message: str) -> None:
