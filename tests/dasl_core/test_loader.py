@@ -223,7 +223,14 @@ def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> Non
 def test_cache_equals_decoding(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=4))
     kept = read_everything(index, tmp_path / "cache")
-    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".state", ".used"]
+    assert cache_files(tmp_path / "cache") == [
+        ".lock",
+        ".npy",
+        ".sha256",
+        ".state",
+        ".used",
+        ".used",
+    ]
     no_folder = tmp_path / "pictures" / "class-0" / "00.png" / "no-folder"
     np.testing.assert_array_equal(read_everything(index, no_folder), kept)
     shutil.rmtree(tmp_path / "pictures")
@@ -256,7 +263,14 @@ def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) ->
     for pixels, _ in results:
         np.testing.assert_array_equal(pixels, expected)
     assert sum(builds for _, builds in results) == 1  # the others waited for it
-    assert cache_files(tmp_path / "cache") == [".lock", ".npy", ".state", ".used"]
+    assert cache_files(tmp_path / "cache") == [
+        ".lock",
+        ".npy",
+        ".sha256",
+        ".state",
+        ".used",
+        ".used",
+    ]
 
 
 def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, list[str]]:
@@ -272,7 +286,7 @@ def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray,
 def test_failed_cache_write_falls_back_to_decoding(pool: GlooPool, tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures"))
     ((pixels, files),) = pool.call(1, read_with_small_files, index, tmp_path / "cache")
-    assert {*files} == {".lock", ".used"}  # of the raw file and of the shards
+    assert {*files} == {".lock", ".sha256", ".used"}  # of the raw file and of the shards
     np.testing.assert_array_equal(pixels, read_everything(index, tmp_path / "other"))
 
 
@@ -287,7 +301,7 @@ def test_cache_is_limited_to_share_of_disk(
         pixels = read_everything(pictures, tmp_path)
     assert "every epoch decodes them again" in caplog.text
     assert pixels.any()
-    assert {*cache_files(tmp_path)} == {".lock", ".used"}
+    assert {*cache_files(tmp_path)} == {".lock", ".sha256", ".used"}
 
 
 # --- images that change after ingest

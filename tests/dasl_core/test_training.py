@@ -292,7 +292,8 @@ def test_checkpoints_contain_no_pickle(pictures: DatasetIndex, cache: Path, tmp_
     ]
     for _, folder, _ in reporter.checkpoints:
         assert {file.name for file in folder.iterdir()} == {
-            *("README.md", "backbone.safetensors", "metrics.json", "model.json"),
+            *("README.md", "backbone.safetensors", "certificate.json"),
+            *("metrics.json", "model.json"),
             *("training_state.json", "training_state.safetensors"),
         }
         for file in folder.glob("*.json"):
