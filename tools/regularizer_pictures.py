@@ -133,7 +133,8 @@ def draw_measured() -> Figure:
             if term != "none":
                 draw_seeds(added, [values[seed] - base[seed] for seed in SEEDS], y, color)
                 difference = paired_difference(values, base)
-                assert difference is not None and difference.t_interval, "every seed has a pair"
+                assert difference is not None, "every seed has a pair"
+                assert difference.t_interval is not None, "there are several"
                 added.plot(difference.t_interval, [y, y], color=color)
         spread.text(0.005, -row + 0.42, name, fontsize=8, color=INK, transform=row_of(spread))
     for axes in (spread, added):
