@@ -11,7 +11,7 @@ from operator import mul
 from statistics import variance
 from typing import Any
 
-from service.experiments.notes import changed_paths
+from dasl_core.spec.differences import differing
 from service.experiments.statistics import t_quantile
 from service.jobs.clones import merge
 
@@ -24,17 +24,15 @@ def find_design(
 ) -> Design:
     """Return the design of variants, by their changes of a spec; empty if they are none."""
     design = {"mean": [1] * len(changes)}
-    for path in {path: None for each in changes.values() for path in changed_paths(each)}:
-        values = {
-            name: _text(merge(dict(base), dict(each)), path) for name, each in changes.items()
-        }
-        signs = [-1 if value == values[baseline] else 1 for value in values.values()]
-        if len({*values.values()}) != 2 or any(
-            sum(map(mul, signs, each)) for each in design.values()
-        ):
+    settings = differing([merge(dict(base), dict(each)) for each in changes.values()])
+    for path, values in settings.items():
+        texts = ["the default" if value is None else json.dumps(value) for value in values]
+        usual = texts[[*changes].index(baseline)]
+        signs = [-1 if text == usual else 1 for text in texts]
+        if len({*texts}) != 2 or any(sum(map(mul, signs, each)) for each in design.values()):
             return {}
-        [other] = {*values.values()} - {values[baseline]}
-        design[f"{path} {other} instead of {values[baseline]}"] = signs
+        [other] = {*texts} - {usual}
+        design[f"{path} {other} instead of {usual}"] = signs
     del design["mean"]
     return design if len(changes) - len(design) > 2 else {}
 
@@ -52,12 +50,5 @@ def effects(
     # Rounding to steps alone gives a value a variance of step² / 12.
     std = math.sqrt(max(left / freedom, (resolution or 0.0) ** 2 / 12))
     half = t_quantile(freedom) * std * 2 / math.sqrt(n)
-    return sorted(
-        ((change, effect, half) for change, effect in found.items()), key=lambda row: -abs(row[1])
-    )
-
-
-def _text(spec: Any, path: str) -> str:
-    for part in path.split("."):
-        spec = spec.get(part) if isinstance(spec, Mapping) else None
-    return "the default" if spec is None else json.dumps(spec)
+    ranked = sorted(found.items(), key=lambda item: -abs(item[1]))
+    return [(change, effect, half) for change, effect in ranked]

@@ -174,7 +174,7 @@ def setting_notes(
         changes: of each variant.
         resolved: the resolved spec of each variant that has one.
     """
-    paths = {name: changed_paths(change) for name, change in changes.items()}
+    paths = {name: _paths(change) for name, change in changes.items()}
     variants_by_names: dict[tuple[str, ...], list[str]] = {}
     for variant, settings in _differing(baseline, resolved).items():
         changed = paths[variant] + paths[baseline]
@@ -189,11 +189,15 @@ def setting_notes(
 
 
 def design_notes(
-    seeds: int, held_out: Collection[int | None], design: Collection[str]
+    seeds: int, held_out: Collection[int | None], changes: Collection[str]
 ) -> Iterator[str]:
-    """Yield what the design and the number of held-out images can show, before anything is trained."""
-    if design and seeds < FEWEST_PAIRS:
-        yield f"Half of the variants have each of these changes, whose effects are compared: {'; '.join(design)}."
+    """Yield what the number of seeds and of held-out images can show, before anything is trained.
+
+    Args:
+        changes: those of a design (`service.experiments.effects`).
+    """
+    if changes and seeds < FEWEST_PAIRS:
+        yield f"Half of the variants have each of these changes, whose effects are compared: {'; '.join(changes)}."
     elif seeds < FEWEST_PAIRS:
         yield f"seeds: {seeds} is too few for a verdict. Use at least {FEWEST_PAIRS}, such as 5."
     else:
@@ -232,12 +236,12 @@ def _differing(
     return differences
 
 
-def changed_paths(changes: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _paths(changes: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the dotted names of the settings of a variant, including null values."""
     paths = []
     for name, value in changes.items():
         if isinstance(value, dict) and value:
-            paths += changed_paths(value, f"{prefix}{name}.")
+            paths += _paths(value, f"{prefix}{name}.")
         else:
             paths.append(f"{prefix}{name}")
     return paths

@@ -206,12 +206,14 @@ def _effect_sentences(experiment: Experiment, table: MetricResult) -> Iterator[s
     """Yield the effect of each change, where seeds are too few and the variants are a complete design."""
     changes = {variant["name"]: variant["changes"] for variant in experiment.variants}
     design = find_design(experiment.spec, changes, experiment.baseline)
+    seeds = len(experiment.seeds)
+    means = [
+        each.summary.mean for each in table.variants if each.summary and each.summary.n == seeds
+    ]
     few = [each for each in table.variants if each.verdict == "too_few_seeds"]
-    values = [each.summary.mean for each in table.variants if each.summary]
-    missing = any(len(each.values) < len(experiment.seeds) for each in table.variants)
-    if not design or missing or len(few) < len(values) - 1:
+    if not design or not len(means) == len(table.variants) == len(few) + 1:
         return
-    for change, effect, half in effects(design, values, table.resolution):
+    for change, effect, half in effects(design, means, table.resolution):
         finding = "better" if (effect > 0) == table.larger_is_better else "worse"
         if abs(effect) <= half or is_within(effect, table.resolution):
             finding = "no difference"
