@@ -66,8 +66,8 @@ def verify(
         options = DataOptions(data, split, evaluate_data, evaluate_split)
         raise typer.Exit(check(Path(run), options, **settings).code)
     with connect() as client, tempfile.TemporaryDirectory() as name:
-        data = data or _download(client, id_or_name(run), Path(name))
-        options = DataOptions(data, split, evaluate_data, evaluate_split)
+        uri = _download(client, id_or_name(run), Path(name))
+        options = DataOptions(data or uri, split, evaluate_data, evaluate_split)
         result = check(Path(name), options, **settings)
         if result.checkpoint is not None and result.code != NOT_VERIFIABLE:
             said = Verification(

@@ -96,6 +96,20 @@ def test_command_downloads_the_best_checkpoint_of_a_job(
         assert server.requests[-1].path == path
 
 
+def test_verification_downloads_the_checkpoints_whatever_its_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = answer_of(JobView, id="job_1")
+
+    def answer(request: Request) -> Answer:
+        return answer_json({"data": []} if request.path.endswith("/checkpoints") else job)
+
+    with scripted(answer) as server:
+        monkeypatch.setenv("DASL_URL", server.url)
+        result = CliRunner().invoke(app, ["verify", "job_1", "--data", str(tmp_path)])
+    assert (result.exit_code, "has no checkpoint to verify" in result.stderr) == (1, True)
+
+
 def test_download_of_a_deleted_checkpoint_is_refused(tmp_path: Path) -> None:
     deleted = answer_of(CheckpointView, id="ckpt_1", state="deleted")
     with (
