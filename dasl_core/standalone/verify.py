@@ -12,15 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.distributed import rank
+from dasl_core.distributed import rank, world_size
 from dasl_core.export.checkpoint import METRICS, WEIGHTS, finite
 from dasl_core.export.network import exported_weights
 from dasl_core.manifest import MANIFEST, find_damage
@@ -37,9 +38,10 @@ from dasl_core.train.certificate import (
     digest_file,
     digest_weights,
     environment,
+    is_entry,
     read_certificate,
 )
-from dasl_core.train.progress import digest_of
+from dasl_core.train.progress import RunLength, digest_of
 from dasl_core.train.reporter import NullReporter
 from dasl_core.train.run import CPU
 from dasl_core.train.serialization import STATE_FILES, load_state
@@ -50,6 +52,9 @@ from dasl_core.vocabulary import CERTIFICATE
 # up to the next entry, and absolute one of figures. Below 32 bits, rounding is a few thousand times coarser.
 TOLERANCES = {True: (1e-3, 2e-2, 1e-2), False: (2e-2, 5e-2, 2e-2)}
 _MOST_THREADS = 1024
+_REPORTED = ("evaluations", "epoch_losses", "verdict")
+READ = {CERTIFICATE, WEIGHTS, METRICS, *STATE_FILES}
+"""Files of a checkpoint that are read."""
 # Exit codes; 2 is that of a wrong command line.
 VERIFIED, FAILED, NOT_VERIFIABLE = 0, 1, 3
 
@@ -59,7 +64,8 @@ class Result:
     """The result of a verification.
 
     Attributes:
-        checkpoint: folder of the last checkpoint; None if there is none.
+        checkpoint: folder of the last checkpoint; None if nothing is shown about it: there is none, or the images are
+            other ones.
         certificate: SHA-256 of its certificate.
     """
 
@@ -92,7 +98,10 @@ def find_kept(folder: Path) -> list[Kept]:
         ValueError: there is none with a certificate, or one is damaged.
     """
     places = ("", "[!.]*/", "checkpoints/[!.]*/")  # not those that are being written
-    files = chain.from_iterable(folder.glob(place + CERTIFICATE) for place in places)
+    files = [*chain.from_iterable(folder.glob(place + CERTIFICATE) for place in places)]
+    for path in chain.from_iterable(file.parent.iterdir() for file in files):
+        if path.name in READ and not path.is_file():  # reading a device may never end
+            raise ValueError(f"{path} is no regular file")
     kept = [Kept(file.parent, read_certificate(file)) for file in files]
     if not kept:
         raise ValueError(f"{folder} has no {CERTIFICATE}: it is not the folder of a run")
@@ -100,9 +109,16 @@ def find_kept(folder: Path) -> list[Kept]:
 
 
 # Errors of files that somebody has made up.
-UNUSABLE = (ValueError, OSError, KeyError, TypeError, AttributeError, RuntimeError)
+UNUSABLE = (
+    *(ValueError, OSError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(AssertionError, RuntimeError, SafetensorError),
+)
 Window = tuple[Kept | None, Entry]
 """A checkpoint, None being the start of the run, and the next entry of the chain."""
+
+
+class NotRepeatable(Exception):
+    """The run cannot be repeated here, which says nothing about its certificate."""
 
 
 @dataclass
@@ -119,6 +135,8 @@ class Verification:
     scratch: Path
     device: torch.device = CPU
     failures: list[str] = field(default_factory=list)
+    _other_images: bool = False
+    _evaluated: str = ""
 
     @property
     def last(self) -> Kept:
@@ -140,7 +158,9 @@ class Verification:
 
         Raises:
             ValueError: the images cannot be read.
+            NotRepeatable: not here.
         """
+        self._check_repeatable()
         configure_torch(self.device, self._threads, deterministic=self.spec.train.deterministic)
         here, claimed = environment(self.device), self.last.certificate.environment
         differing = [name for name in here if here[name] != claimed.get(name)]
@@ -173,13 +193,26 @@ class Verification:
             f"Verified {'within a tolerance' if differing else 'bit for bit'}: {len(drawn)} of {len(self.windows)} windows "
             f"of the {len(self.last.chain)} in the chain, drawn with --seed {seed}"
         )
-        figures = "; the figures too" if evaluate else "; --evaluate also checks the figures"
+        if (covered := self.last.chain[-1].step) != self.last.step:
+            text += f"; steps {covered} to {self.last.step} are in none"
+        if branched_at := self.last.certificate.branched_at:
+            text += f"; nothing before step {branched_at}, at which it branched"
+        figures = self._evaluated if evaluate else "; --evaluate also checks the figures"
         return self._result(VERIFIED, text + figures)
+
+    def _check_repeatable(self) -> None:
+        certificate, ranks = self.last.certificate, self.last.certificate.environment.get("ranks")
+        mapped = any(about.get("files") is None for about in certificate.data.values())
+        if self.spec.backbone.is_own or certificate.own_views or mapped:
+            raise NotRepeatable("its network, views or images were made by its author's code")
+        if ranks != world_size():
+            raise NotRepeatable(f"it had {ranks} ranks. Use as many: torchrun -m {__spec__.name}")
 
     def _result(self, code: int, summary: str) -> Result:
         self._say(summary)
         digest = digest_file(self.last.folder / CERTIFICATE)
-        return Result(code, summary[:500], self.last.folder, digest)
+        folder = None if self._other_images else self.last.folder
+        return Result(code, summary[:500], folder, digest)
 
     @property
     def _threads(self) -> int:
@@ -201,8 +234,11 @@ class Verification:
         return found
 
     def _draw(self, count: int, seed: int) -> list[Window]:
-        drawn = random.Random(seed).sample(self.windows, min(count, len(self.windows)))
-        return sorted(drawn, key=lambda window: window[1].step)
+        """Draw windows, always with the last one: it ends with the weights that are exported."""
+        if not (count := min(count, len(self.windows))):
+            return []
+        drawn = random.Random(seed).sample(self.windows[:-1], count - 1)
+        return sorted(drawn, key=lambda window: window[1].step) + self.windows[-1:]
 
     def _file_problems(self, kept: Kept) -> Iterator[str]:
         """Compare the files of a checkpoint with its certificate, and that with the last one."""
@@ -223,12 +259,16 @@ class Verification:
             if getattr(kept.certificate, name) != getattr(self.last.certificate, name):
                 yield f"its certificate has another {name}"
         state = load_state(kept.folder)
+        for name in ("step", "ended", "branched_at"):
+            if state["progress"][name] != getattr(kept.certificate, name):
+                yield f"the training state has another {name}"
         if state["progress"]["chain"] != [entry.model_dump() for entry in kept.chain]:
             yield "the training state has another chain"
         if finite(state["progress"]["evaluations"]) != kept.certificate.figures:
             yield "the figures are not those of the training state"
         reported = json.loads((kept.folder / METRICS).read_text(encoding="utf-8"))
-        if reported["evaluations"] != kept.certificate.figures:
+        about = kept.certificate.figures, state["progress"]["losses"], state["progress"]["verdict"]
+        if [reported[name] for name in _REPORTED] != finite(about):
             yield f"{METRICS} has other figures"
         at = [entry.weights for entry in kept.chain if entry.step == kept.step]
         if at and digest_weights(state["method"]) != at[0]:
@@ -243,18 +283,24 @@ class Verification:
     def _trainer(self, begin: Kept | None) -> Iterator[Trainer]:
         (index, cache), *others = self._images
         evaluate_on, evaluate_cache = others[0] if others else (None, None)
-        run = open_run(
-            self.spec,
-            index,
-            NullReporter(),
-            RunFiles(cache, self.scratch, evaluate_cache, None if begin is None else begin.folder),
-            evaluate_on=evaluate_on,
-            device=self.device,
-            threads=self._threads,
-        )
-        trainer = build_trainer(run)
+        folder = None if begin is None else begin.folder
+        try:  # nothing of the checkpoint is read
+            run = open_run(
+                self.spec,
+                index,
+                NullReporter(),
+                RunFiles(cache, self.scratch, evaluate_cache, folder),
+                evaluate_on=evaluate_on,
+                device=self.device,
+                threads=self._threads,
+            )
+            trainer = build_trainer(run)
+        except UNUSABLE as error:
+            raise NotRepeatable(str(error)) from error
         try:
             yield trainer
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            raise NotRepeatable(str(error)) from error
         finally:
             trainer.close()
 
@@ -268,22 +314,18 @@ class Verification:
         if rank() != 0:
             return []
         if exact:
-            problems = {
-                "terms": "the losses of its steps are other ones",
-                "weights": "the weights after it are other ones",
-            }
-            return [
-                problem
-                for name, problem in problems.items()
-                if getattr(entry, name) != getattr(end, name)
-            ]
-        losses = {
+            losses, others = [(e.terms, e.first_loss, e.mean_loss) for e in (entry, end)]
+            problems = ["the losses of its steps are other ones"] if losses != others else []
+            if entry.weights != end.weights:
+                problems.append("the weights after it are other ones")
+            return problems
+        compared = {
             "first loss": (entry.first_loss, end.first_loss, self._tolerances[0]),
             "mean loss": (entry.mean_loss, end.mean_loss, self._tolerances[1]),
         }
         return [
             f"its {name} is {here}, and {there} in the certificate"
-            for name, (here, there, most) in losses.items()
+            for name, (here, there, most) in compared.items()
             if here != there
             and (here is None or there is None or not math.isclose(here, there, rel_tol=most))
         ]
@@ -301,6 +343,10 @@ class Verification:
                 if rank() == 0:
                     data = describe_data(trainer.run.data, lambda: None)
                     problems += list(_data_problems(certificate.data, data))
+                    if trainer.run.data.digest() != certificate.names:
+                        problems.append("the training images have other names or sizes")
+                    self._other_images = bool(problems)
+                    problems += self._length_problems(trainer.run.length)
                 trainer.checkpointer.resume()
                 weights = exported_weights(trainer.method.representation)
                 exported = load_file(self.last.folder / WEIGHTS)
@@ -308,10 +354,11 @@ class Verification:
                     torch.equal(weights[name], exported[name]) for name in weights
                 ):
                     problems.append(f"{WEIGHTS} has other weights than the training state")
-                if evaluate:
+                if evaluate and any(e["step"] == self.last.step for e in certificate.figures):
                     trainer.run.progress.evaluations = []
                     validator = trainer.validator
-                    validator.evaluate("backbone", final=validator.trains_at_end)
+                    trains = validator.trains_at_end and trainer.run.progress.ended
+                    validator.evaluate("backbone", final=trains)
                     found = trainer.run.progress.evaluations
             if evaluate and not certificate.branched_at:
                 with self._trainer(None) as trainer:
@@ -322,19 +369,35 @@ class Verification:
             problems.append(repr(error))
         return problems
 
+    def _length_problems(self, length: RunLength) -> Iterator[str]:
+        last, steps = self.last.certificate, [entry.step for entry in self.last.chain]
+        # A branch with other settings has a chain of its own.
+        for begin in {0, last.branched_at}:
+            trained = range(begin + 1, min(last.step, length.total_steps) + 1)
+            due = (step for step in trained if is_entry(step, length.steps_per_epoch))
+            if list(islice(due, len(steps) + 1)) == steps:
+                break
+        else:
+            yield "the chain has other steps than a run"
+        if last.ended and last.step != length.total_steps and self.spec.train.stop is None:
+            yield f"it ended at step {last.step} of {length.total_steps}"
+
     def _figure_problems(self, found: list[dict[str, Any]], *, exact: bool) -> Iterator[str]:
-        claimed = {
-            (record.get("step"), record.get("subject")): record.get("metrics")
-            for record in self.last.certificate.figures
-        }
+        here = {(record["step"], record["subject"]): record["metrics"] for record in finite(found)}
+        steps = sorted({step for step, _ in here})
+        self._evaluated = f"; figures of steps {steps} too"
+        records = [r for r in self.last.certificate.figures if r["step"] in steps]
+        claimed = {(record["step"], record["subject"]): record["metrics"] for record in records}
+        if len(claimed) < len(records):
+            yield "it has two evaluations of the same network"
         most = 0.0 if exact else self._tolerances[2]
-        for record in finite(found):
-            metrics = claimed.get((record["step"], record["subject"])) or {}
-            for name, value in record["metrics"].items():
-                other = metrics.get(name)
+        for key in sorted(here.keys() | claimed.keys()):
+            values, others = here.get(key, {}), claimed.get(key, {})
+            for name in sorted(values.keys() | others.keys()):
+                value, other = values.get(name), others.get(name)
                 numbers = isinstance(value, float | int) and isinstance(other, float | int)
                 if value != other and not (numbers and abs(value - other) <= most):
-                    yield f"{name} of {record['subject']} is {value}, and {other} in the certificate"
+                    yield f"{name} of {key[1]} is {value}, and {other} in the certificate"
 
     def _check(self, name: str, problems: list[str]) -> None:
         """Print the result of a check, and count its failure."""
@@ -368,7 +431,7 @@ def verify(
     evaluate: bool = False,
     seed: int | None = None,
 ) -> Result:
-    """Verify the certificate of a run. The exit code is 0, 1 if it fails, 3 if nothing can be repeated.
+    """Verify the certificate of a run. The exit code is 0, 1 if it fails, 3 if it cannot be repeated here.
 
     Args:
         folder: of a run, of its checkpoints, or of one of them.
@@ -384,8 +447,9 @@ def verify(
             verification.device = join_ranks(verification.spec)
             drawn = on_rank_0(lambda: secrets.randbelow(1 << 32) if seed is None else seed)
             return verification.run(windows, drawn, evaluate=evaluate)
-    except USER_ERRORS as error:
-        return Result(fail(error), str(error))
+    except (*USER_ERRORS, NotRepeatable) as error:
+        fail(error)
+        return Result(NOT_VERIFIABLE, str(error))
     finally:
         leave_ranks()
 

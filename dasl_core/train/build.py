@@ -163,7 +163,7 @@ def build_trainer(
         metrics,
         guard,
         Validator(run, method, evaluator, metrics, guard, plotter),
-        Checkpointer(run, state),
+        Checkpointer(run, state, own_views=augmentation is not None),
         ViewPrefetcher(maker, device, run.timer),
         Outcomes(STEPS_IN_FLIGHT if updater.deferred else 0),
     )

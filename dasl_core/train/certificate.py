@@ -45,6 +45,7 @@ class Certificate(BaseModel):
 
     Attributes:
         branched_at: step of another run's checkpoint at which the run started.
+        own_views: whether code of the author makes the views, which this does not describe.
         names: digest of the names and sizes of the training images, in order.
         data: number of images, root of the tree of the files' SHA-256, and SHA-256 of the labels, by data set.
         state: SHA-256 of the files of the training state.
@@ -57,6 +58,7 @@ class Certificate(BaseModel):
     step: int
     ended: bool
     branched_at: int
+    own_views: bool
     spec_version: int
     spec: dict[str, Any]
     names: str

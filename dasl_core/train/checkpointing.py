@@ -67,12 +67,14 @@ class Checkpointer:
     """Saves the training state and the exported backbone, publishes them, and resumes from them.
 
     Attributes:
+        own_views: whether `augmentation` of `pretrain` makes the views.
         saved_step: step of the newest checkpoint, which may still be written; None when there is none.
         certificate: SHA-256 of the certificate of the newest written checkpoint, on rank 0.
     """
 
     run: Run
     state: "TrainingState"
+    own_views: bool = False
     saved_step: int | None = None
     certificate: str | None = None
     _write: Future[bool] | None = None  # on rank 0
@@ -282,6 +284,7 @@ class Checkpointer:
             step=snapshot.metrics["step"],
             ended=snapshot.ended,
             branched_at=run.progress.branched_at,
+            own_views=self.own_views,
             spec_version=versions.current(),
             spec=run.spec.model_dump(mode="json"),
             names=run.data.digest(),

@@ -107,6 +107,35 @@ def test_one_checkpoint_is_enough(copied: Path, capsys: pytest.CaptureFixture[st
     assert "1 of 1 windows of the 3" in capsys.readouterr().out
 
 
+def test_checkpoint_without_figures_verifies(copied: Path) -> None:
+    assert check(copied, run="out/checkpoints/step-000000003", evaluate=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"own_views": True}, "views or images were made by its author's code"),
+        ({"environment": {"ranks": 2}}, "it had 2 ranks"),
+        ({"data": {"pictures.csv": {"files": None}}}, "made by its author's code"),
+    ],
+)
+def test_what_cannot_be_repeated_here_is_no_fault(
+    copied: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
+) -> None:
+    forge(copied, lambda c, _: c.update(change))
+    assert check(copied) == 3
+    assert message in capsys.readouterr().err
+
+
+def test_device_in_place_of_a_file_is_not_read(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copied / LAST / STRUCTURE).unlink()
+    (copied / LAST / STRUCTURE).symlink_to("/dev/zero")
+    assert check(copied) == 3
+    assert "is no regular file" in capsys.readouterr().err
+
+
 def test_card_and_report_name_the_certificate(trained: Path) -> None:
     digest = digest_file(trained / LAST / CERTIFICATE)
     assert digest in (trained / LAST / "README.md").read_text()
@@ -200,6 +229,24 @@ def put_in_other_weights(folder: Path) -> None:
     forge(folder, change)
 
 
+def leave_out_the_last_weights(folder: Path) -> None:
+    """End the chain before weights that nobody trained."""
+    put_in_other_weights(folder)
+    for checkpoint in (folder / "out" / "checkpoints").iterdir():
+        (checkpoint / "manifest.json").touch()
+    forge(folder, lambda c, _: c.update(chain=c["chain"][:2]))
+
+
+def claim_earlier_step(folder: Path) -> None:
+    """Claim a step before the training state's, so that a window to its entry has no step."""
+    forge(folder, lambda c, _: c.update(step=c["step"] - 1))
+
+
+def claim_branch(folder: Path) -> None:
+    """Claim that the run began at another one's checkpoint, so that its start is not repeated."""
+    forge(folder, lambda c, _: c.update(branched_at=1))
+
+
 @pytest.mark.parametrize(
     ("plant", "found"),
     [
@@ -215,6 +262,9 @@ def put_in_other_weights(folder: Path) -> None:
         (claim("method.temperature", 0.5), "the losses of its steps are other ones"),
         (claim_trained_on_these_images, "the losses of its steps are other ones"),
         (put_in_other_weights, "the weights after it are other ones"),
+        (leave_out_the_last_weights, "the chain has other steps than a run"),
+        (claim_earlier_step, "the training state has another step"),
+        (claim_branch, "the training state has another branched_at"),
     ],
     ids=lambda value: getattr(value, "__name__", "") if callable(value) else "",
 )
@@ -229,21 +279,25 @@ def test_planted_fault_is_found(
 def test_only_an_evaluation_finds_a_figure_claimed_everywhere(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    claimed = {"alignment": 0.125, "linear_top1": 1.0}  # the run has no linear probe
+
     def change(certificate: dict[str, Any], state: dict[str, Any]) -> None:
         for figures in (certificate["figures"], state["progress"]["evaluations"]):
-            figures[-1]["metrics"]["alignment"] = 0.125
+            figures[-1]["metrics"].update(claimed)
 
     forge(copied, change)
     for checkpoint in (copied / "out" / "checkpoints").iterdir():
         edit(
             checkpoint / "metrics.json",
-            lambda m: m["evaluations"][-1]["metrics"].update(alignment=0.125),
+            lambda m: m["evaluations"][-1]["metrics"].update(claimed),
         )
     assert check(copied, windows=0) == 3
     assert check(copied, windows=1) == 0
     assert "--evaluate also checks the figures" in capsys.readouterr().out
     assert check(copied, windows=1, evaluate=True) == 1
-    assert "alignment of backbone is" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "alignment of backbone is" in printed
+    assert "linear_top1 of backbone is None, and 1.0 in the certificate" in printed
 
 
 def test_other_device_is_compared_within_a_tolerance(
@@ -266,7 +320,7 @@ def test_other_device_is_compared_within_a_tolerance(
 def test_folder_without_a_run_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert verify(tmp_path, DataOptions()).code == 1
+    assert verify(tmp_path, DataOptions()).code == 3
     assert "it is not the folder of a run" in capsys.readouterr().err
     (tmp_path / CERTIFICATE).write_text('{"format": 1}')
     with pytest.raises(ValueError, match="is no certificate: step: Field required"):

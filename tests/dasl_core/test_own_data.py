@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dasl_core.data import MappedIndex, decode_image
 from dasl_core.data.index import DatasetIndex
+from dasl_core.vocabulary import CERTIFICATE
 from tests.support.training_world import Recorder, assert_same, resolved, run
 
 Items = list[Any]
@@ -60,6 +61,7 @@ def test_data_set_in_memory_trains_like_its_folder(
 def test_own_augmentation_resumes_exactly(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
+    from dasl_core.train.certificate import read_certificate
     from dasl_core.train.serialization import load_state
 
     index = MappedIndex.from_dataset(items_of(pictures))
@@ -68,6 +70,7 @@ def test_own_augmentation_resumes_exactly(
     run(spec, index, cache, whole, augmentation=two_views)
     run(spec, index, cache, again, whole.checkpoints[0][1], augmentation=two_views)
     assert_same(load_state(whole.last_checkpoint), load_state(again.last_checkpoint), "state")
+    assert read_certificate(whole.last_checkpoint / CERTIFICATE).own_views
     usual = Recorder(tmp_path / "usual")
     run(spec, index, cache, usual)
     assert usual.curve() != whole.curve()
