@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from dasl_core.spec.base import StrictModel
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.wire.base import Answer
 
@@ -26,8 +25,10 @@ class FileEntry(Answer):
     sha256: Sha256
 
 
-class Verification(StrictModel):
+class Verification(Answer):
     """The result of `dasl verify` for a checkpoint."""
+
+    model_config = ConfigDict(extra="forbid")
 
     certificate: Sha256
     """SHA-256 of the checkpoint's `certificate.json`."""
@@ -36,7 +37,7 @@ class Verification(StrictModel):
     """What was checked."""
 
 
-class VerificationView(Verification, Answer):
+class VerificationView(Verification):
     """A result of `dasl verify`, with the time at which it was reported."""
 
     at: datetime
