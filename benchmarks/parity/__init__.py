@@ -1,0 +1,1 @@
+"""What the same recipe learns through DASL, lightly and stable-pretraining."""
