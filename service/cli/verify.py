@@ -21,6 +21,7 @@ from service.cli.progress import progress_bars
 
 if TYPE_CHECKING:
     from service.client import Client
+    from service.wire.datasets import DatasetView
 
 app = typer.Typer()
 
@@ -66,8 +67,10 @@ def verify(
         options = DataOptions(data, split, evaluate_data, evaluate_split)
         raise typer.Exit(check(Path(run), options, **settings).code)
     with connect() as client, tempfile.TemporaryDirectory() as name:
-        uri = _download(client, id_or_name(run), Path(name))
-        options = DataOptions(data or uri, split, evaluate_data, evaluate_split)
+        dataset = _download(client, id_or_name(run), Path(name))
+        if data is None:
+            data, split = dataset.uri, split or (dataset.source or {}).get("split")
+        options = DataOptions(data, split, evaluate_data, evaluate_split)
         result = check(Path(name), options, **settings)
         if result.checkpoint is not None and result.code != NOT_VERIFIABLE:
             said = Verification(
@@ -77,8 +80,8 @@ def verify(
     raise typer.Exit(result.code)
 
 
-def _download(client: Client, job: str, folder: Path) -> str:
-    """Download the checkpoints of a job, each to a folder of its id; return where the images are."""
+def _download(client: Client, job: str, folder: Path) -> DatasetView:
+    """Download the checkpoints of a job, each to a folder of its id; return its data set."""
     record = client.jobs.get(id_of_job(client, job))
     checkpoints = client.jobs.checkpoints(record.id)
     if not checkpoints:
@@ -86,4 +89,4 @@ def _download(client: Client, job: str, folder: Path) -> str:
     with progress_bars() as on_bytes:
         for checkpoint in checkpoints:
             client.checkpoints.download(checkpoint.id, folder / checkpoint.id, on_bytes=on_bytes)
-    return client.datasets.get(record.dataset.id).uri
+    return client.datasets.get(record.dataset.id)
