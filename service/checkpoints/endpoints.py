@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Self
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from dasl_core.spec.base import StrictModel, problem
 from service.api import ranged_file
@@ -28,6 +28,8 @@ files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=St
 
 class CheckpointPatch(StrictModel):
     """Changes to a checkpoint."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"pinned": True}]})
 
     pinned: Annotated[bool, Field(description="Keep it regardless of the job's settings.")] = False
     verification: Verification | None = None

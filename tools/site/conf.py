@@ -31,6 +31,7 @@ NAVIGATION = {
         "docs/experiments",
         "docs/plots",
         "docs/checkpoints",
+        "docs/verify",
         "docs/embeddings",
         "docs/tracking",
         "docs/local",
