@@ -80,7 +80,7 @@ class FileDigests:
 
 
 def merkle_root(digests: list[bytes]) -> str:
-    """Compute the root of a Merkle tree, in hexadecimal; leaves and nodes are told apart as in RFC 6962.
+    """Compute the root of a Merkle tree, in hexadecimal, with RFC 6962's prefixes of leaves and nodes.
 
     The last node of an odd level moves up.
     """

@@ -143,7 +143,7 @@ class LinearProbe(SpecModel):
     """Learning rates to try, one linear head each."""
     views: Literal["whole", "crops"] = "whole"
     """The training images: "whole" as they are evaluated, with features that are computed once; or "crops" of 8 to
-    100 % of the area, flipped and rotated as in `augment` and drawn anew in each epoch, which is the published protocol
+    100 % of the area, flipped and rotated as in `augment` and redrawn in each epoch, which is the published protocol
     and takes a pass over the images for each of the `epochs`."""
     labels: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(max_length=10, fail_fast=True)

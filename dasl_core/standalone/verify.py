@@ -317,9 +317,9 @@ class Verification:
             return []
         if exact:
             losses, others = [(e.terms, e.first_loss, e.mean_loss) for e in (entry, end)]
-            problems = ["the losses of its steps are other ones"] if losses != others else []
+            problems = ["the losses of its steps differ"] if losses != others else []
             if entry.weights != end.weights:
-                problems.append("the weights after it are other ones")
+                problems.append("the weights after it differ")
             return problems
         compared = {
             "first loss": (entry.first_loss, end.first_loss, self._tolerances[0]),
@@ -440,7 +440,7 @@ def verify(
         options: image locations; by default the data set's name is a path.
         windows: how many windows to train again.
         evaluate: also compute the figures again.
-        seed: chooses the windows; None: at random, so that nobody can know them before.
+        seed: chooses the windows; None: at random, so that they are not known in advance.
     """
     try:
         kept = find_kept(folder)

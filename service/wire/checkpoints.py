@@ -55,7 +55,7 @@ class CheckpointView(Answer):
     final: bool
     pinned: bool
     verification: VerificationView | None
-    """The newest one; null: nobody has checked the run."""
+    """The newest one; null: the run has not been verified."""
     files: list[FileEntry]
     metrics: dict[str, Any]
     created_at: datetime

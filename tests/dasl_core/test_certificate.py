@@ -239,7 +239,7 @@ def put_in_other_weights(folder: Path) -> None:
 
 
 def leave_out_the_last_weights(folder: Path) -> None:
-    """End the chain before weights that nobody trained."""
+    """Truncate the chain before forged weights."""
     put_in_other_weights(folder)
     for checkpoint in (folder / "out" / "checkpoints").iterdir():
         (checkpoint / "manifest.json").touch()
@@ -265,12 +265,12 @@ def claim_branch(folder: Path) -> None:
         (swap_state, "is not the one of the certificate"),
         (edit_figure, "the figures are not those of the training state"),
         (break_chain, "the chain is broken at step 6"),
-        (claim("train.seed", 4), "the losses of its steps are other ones"),
-        (claim("train.optimizer.lr", 1e-3), "the weights after it are other ones"),
-        (claim("train.precision", "fp64"), "the losses of its steps are other ones"),
-        (claim("method.temperature", 0.5), "the losses of its steps are other ones"),
-        (claim_trained_on_these_images, "the losses of its steps are other ones"),
-        (put_in_other_weights, "the weights after it are other ones"),
+        (claim("train.seed", 4), "the losses of its steps differ"),
+        (claim("train.optimizer.lr", 1e-3), "the weights after it differ"),
+        (claim("train.precision", "fp64"), "the losses of its steps differ"),
+        (claim("method.temperature", 0.5), "the losses of its steps differ"),
+        (claim_trained_on_these_images, "the losses of its steps differ"),
+        (put_in_other_weights, "the weights after it differ"),
         (leave_out_the_last_weights, "the chain has other steps than a run"),
         (claim_earlier_step, "the training state has another step"),
         (claim_branch, "the training state has another branched_at"),

@@ -90,7 +90,7 @@ def test_probe_learns_from_crops_and_from_shares_of_the_labels(
     for metrics in (whole, crops):
         assert metrics["linear_top1"] > 0.8  # one color per class
         assert metrics["linear_top1_labels_0.5"] > 0.5
-    # The features of crops are others, drawn anew in each epoch.
+    # Crops are redrawn in each epoch, so their features differ.
     network, encoder = network_with_a_head().eval(), build_with[1].encoder
     drawn = [encoder.features(network, build_with[1].train, n, encoder.crops) for n in (0, 1)]
     assert not torch.equal(*drawn)
