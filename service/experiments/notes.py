@@ -50,8 +50,11 @@ def build_notes(
     succeeded = sum(job.status == JobStatus.SUCCEEDED for job in jobs)
     running = sum(job.status not in TERMINAL for job in jobs)
     if succeeded < planned:
+        # A collapse counts against a variant only while its job is there.
+        deleted = f", {planned - len(jobs)} deleted" if len(jobs) < planned else ""
         notes.append(
-            f"{succeeded} of {planned} jobs have succeeded ({running} still to end); only those that have succeeded count."
+            f"{succeeded} of {planned} jobs have succeeded ({running} still to end{deleted}); only those that have succeeded "
+            "count."
         )
     jobs_by_id = {job.id: job for job in jobs}
     for table in tables:

@@ -487,6 +487,7 @@ def test_failed_and_deleted_jobs_leave_pairs_out(api: Api) -> None:
     assert statuses["baseline", 2] == "deleted"
     assert (view["statuses"], view["done"]) == ({"succeeded": 4, "failed": 1}, True)
     results = view["results"]
+    assert "4 of 6 jobs have succeeded (0 still to end, 1 deleted)" in results["notes"][0]
     baseline, dar = results["metrics"][0]["variants"]
     assert [baseline["summary"]["n"], dar["summary"]["n"], dar["difference"]["n"]] == [2, 2, 1]
     assert dar["verdict"] == "too_few_seeds"
