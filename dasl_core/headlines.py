@@ -21,12 +21,7 @@ HEADLINES = (
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A metric of every evaluation during training; larger is better.
-
-    Attributes:
-    field: name in the progress of a job.
-    label: short label.
-    """
+    """A metric of every evaluation during training, by its name in the progress of a job; larger is better."""
 
     metric: str
     field: str

@@ -31,11 +31,7 @@ def locked(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]
 
 
 class HeldFile:
-    """A file, created with its folder if necessary, that is held until `close` or the end of the process.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """A file, created with its folder if necessary, held until `close` or the end of the process; else an OSError."""
 
     def __init__(self, file: Path) -> None:
         while True:
@@ -56,11 +52,7 @@ class HeldFile:
 
 
 class HeldFolder(HeldFile):
-    """A folder, created if necessary, with a held file `IN_USE`.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """A folder with a held file `IN_USE`, created if necessary; an OSError if it cannot be."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path / IN_USE)

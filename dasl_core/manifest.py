@@ -51,11 +51,7 @@ def read_digests(checkpoint: Path) -> dict[str, str]:
 
 
 def find_damage(checkpoint: Path) -> str | None:
-    """Verify a checkpoint against its manifest; return the problem, or None if it is intact.
-
-    Raises:
-        OSError: a file exists and cannot be read.
-    """
+    """Verify a checkpoint; return the problem, or None if it is intact. An OSError if a file cannot be read."""
     try:
         for name, digest in read_digests(checkpoint).items():
             with _open(checkpoint / name) as file:

@@ -43,22 +43,14 @@ def pinned(x: Tensor, device: torch.device) -> Tensor:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Check that ``value`` is one of ``choices``.
-
-    Raises:
-        ValueError: it is not; the message names the argument.
-    """
+    """Raise a ValueError that names the argument unless ``value`` is one of ``choices``."""
     if value not in choices:
         expected = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {expected}; given {value!r}")
 
 
 def check_matrix(name: str, value: object, shape: str) -> None:
-    """Check that ``value`` is a 2-D floating-point tensor.
-
-    Raises:
-        ValueError: it is not; the message names the argument.
-    """
+    """Raise a ValueError that names the argument unless ``value`` is a 2-D floating-point tensor."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a tensor of shape {shape}; given {type(value).__name__}")
     if value.dim() != 2:
@@ -68,11 +60,7 @@ def check_matrix(name: str, value: object, shape: str) -> None:
 
 
 def check_two_views(name: str, value: Tensor) -> None:
-    """Check that the shape is (2, B, h).
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raise a ValueError unless the shape is (2, B, h)."""
     if value.dim() != 3 or value.shape[0] != 2:
         raise ValueError(
             f"{name} must have the shape (2, B, h), two views of each image; given "
@@ -81,11 +69,7 @@ def check_two_views(name: str, value: Tensor) -> None:
 
 
 def check_crops(target_name: str, targets: Tensor, name: str, outputs: Tensor) -> None:
-    """Check that the shapes are (T, B, K) and (V, B, K): T global views of V >= 2 views.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Raise a ValueError unless the shapes are (T, B, K) and (V, B, K): T global views of V >= 2 views."""
     if targets.dim() != 3 or outputs.dim() != 3 or targets.shape[1:] != outputs.shape[1:]:
         raise ValueError(
             f"{target_name} and {name} must have the shapes (T, B, K) and (V, B, K); given "
@@ -99,11 +83,7 @@ def check_crops(target_name: str, targets: Tensor, name: str, outputs: Tensor) -
 
 
 def check_temperature(value: float) -> None:
-    """Check that the temperature is finite and above 0.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raise a ValueError unless the temperature is finite and above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"temperature must be a finite number above 0; given {value}")
 
@@ -134,11 +114,7 @@ def feature_matrix(value: Tensor | np.ndarray, name: str, min_rows: int = 1) -> 
 
 
 def label_vector(value: Tensor | np.ndarray, name: str, rows: int, device: torch.device) -> Tensor:
-    """Convert to an (N,) vector of integer labels on `device`.
-
-    Raises:
-        ValueError: the value is not such a vector.
-    """
+    """Convert to an (N,) vector of integer labels on `device`; a ValueError if it is something else."""
     y = _tensor(value, name)
     if y.shape != (rows,):
         raise ValueError(
@@ -150,11 +126,7 @@ def label_vector(value: Tensor | np.ndarray, name: str, rows: int, device: torch
 
 
 def check_same_width(train_x: Tensor, test_x: Tensor) -> None:
-    """Check that the features of training and test samples have the same width.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Raise a ValueError unless the features of training and test samples have the same width."""
     if test_x.shape[1] != train_x.shape[1]:
         raise ValueError(
             f"test_x must have the {train_x.shape[1]} columns of train_x; given {test_x.shape[1]}"
@@ -190,21 +162,13 @@ def squared_distances(first: Tensor, second: Tensor) -> Tensor:
 
 
 def check_whole_number(value: object, name: str) -> None:
-    """Check that an argument is a whole number of at least 1.
-
-    Raises:
-        ValueError: it is not; the message names the argument.
-    """
+    """Raise a ValueError that names the argument unless it is a whole number of at least 1."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} must be at least 1, a whole number; given {value!r}")
 
 
 def check_number(value: object, name: str, *, zero: bool = False) -> None:
-    """Check that an argument is a finite number above 0, or, with `zero`, at least 0.
-
-    Raises:
-        ValueError: it is not; the message names the argument.
-    """
+    """Raise a ValueError that names the argument unless it is a finite number above 0 or, with `zero`, at least 0."""
     if (
         not isinstance(value, int | float | np.integer | np.floating)
         or not 0 <= value < math.inf

@@ -20,11 +20,7 @@ def part_of(family: str) -> str:
 
 
 def unpack_fonts(folder: Path, part: str = PARTS[0]) -> Path:
-    """Unpack a part into `folder / part`, a folder for each class, and return that path.
-
-    Raises:
-        ValueError: there is no such part.
-    """
+    """Unpack a part into `folder / part`, a folder for each class, and return that path; a ValueError if unknown."""
     if part not in PARTS:
         raise ValueError(f"part: {part!r} is none of {', '.join(PARTS)}")
     with tarfile.open(ARCHIVE) as archive:

@@ -63,11 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def render(page: str) -> str:
-    """Return the page with every generated block replaced.
-
-    Raises:
-        ValueError: the page lacks a block, or has one that is not in `BLOCKS`.
-    """
+    """Return the page with every generated block replaced; a ValueError if it lacks one, or has one not in `BLOCKS`."""
     names = [match[2] for match in GENERATED.finditer(page)]
     if sorted(names) != sorted(BLOCKS):
         raise ValueError(f"the page has the blocks {names}; expected each of {list(BLOCKS)} once")

@@ -98,11 +98,7 @@ def start_and_run(client: WorkerClient, config: dict[str, object]) -> BaseExcept
 
 
 def report_ranks_starting(client: WorkerClient, workers: int) -> None:
-    """Report that the ranks are starting. Best effort.
-
-    Raises:
-        StaleAttempt: the attempt was superseded.
-    """
+    """Report that the ranks are starting, best effort; a StaleAttempt if the attempt was superseded."""
     message = (
         f"Starting {workers} rank{'s' if workers > 1 else ''}; loading PyTorch takes some seconds"
     )

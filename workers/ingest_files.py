@@ -68,11 +68,7 @@ class UnfinishedHeaders:
 
 
 def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previous:
-    """Load the results of earlier ingests of a data set.
-
-    Args:
-    index_uri: index of its newest version, or None.
-    """
+    """Load the results of earlier ingests of a data set, by the index of its newest version, if any."""
     index, tables = None, unfinished.load()
     has_contact_sheet = True
     if index_uri is not None:
@@ -145,11 +141,7 @@ def _remove(uri: str) -> None:
 
 
 def upload_index(file: Path, uri: str) -> None:
-    """Copy an index to the artifact store, with retries for five minutes.
-
-    Raises:
-    OSError: the store was unavailable for longer, or its disk is full; the message names the setting.
-    """
+    """Copy an index to the artifact store, with retries for five minutes; then an OSError that names the setting."""
     try:
         artifacts.upload(file, uri, pauses=INDEX_PAUSES)
     except OSError as error:

@@ -39,11 +39,7 @@ _store: TCPStore | None = None
 
 @dataclass
 class ProcessGroupConfig(BackendConfig):  # type: ignore[misc]  # Ray's class has no types
-    """Configuration for Ray Train: a process group of all ranks.
-
-    Attributes:
-        backend: the backend of torch.distributed.
-    """
+    """Configuration for Ray Train: a process group of all ranks, with a backend of torch.distributed."""
 
     backend: Literal["gloo", "nccl"]
 

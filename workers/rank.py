@@ -168,11 +168,7 @@ def report_end(client: WorkerClient, outcome: TrainingOutcome) -> None:
 
 
 def _check_weights(pretrained: str | None, readable: ReadableFolders) -> None:
-    """Check that the pretrained weights may be read.
-
-    Raises:
-        ValueError: a path or its target may not or cannot be read.
-    """
+    """Raise a ValueError if a path of the pretrained weights, or its target, may not or cannot be read."""
     from dasl_core.spec.locations import OUTSIDE, local_path
 
     if pretrained is None:

@@ -46,11 +46,7 @@ def fit(loop: RankLoop, start: AttemptStart, config: dict[str, object]) -> Excep
 
 
 def run_config(artifacts_uri: str) -> RunConfig:
-    """Return Ray Train's settings for an attempt.
-
-    Raises:
-        StoreError: Ray's marker cannot be written to the artifact store.
-    """
+    """Return Ray Train's settings for an attempt; a StoreError if Ray's marker cannot be written to the store."""
     import pyarrow.fs
     from ray.train import FailureConfig, LoggingConfig, RunConfig
 
@@ -74,11 +70,7 @@ def run_config(artifacts_uri: str) -> RunConfig:
 
 
 def scaling_options(resources: ResolvedResources, excluded_nodes: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments of Ray Train's `ScalingConfig`.
-
-    Args:
-        excluded_nodes: ids of nodes without workers.
-    """
+    """Return the arguments of Ray Train's `ScalingConfig`, which excludes nodes by their ids."""
     per_worker: dict[str, float] = {"CPU": resources.cpus_per_worker}
     if resources.gpus_per_worker:
         per_worker["GPU"] = resources.gpus_per_worker

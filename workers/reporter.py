@@ -141,11 +141,7 @@ class ApiReporter:
         self._queue.put(lambda patience: self._client.event(type, message, data, patience=patience))
 
     def desired(self) -> Desired:
-        """Return the answer to the last heartbeat. Never waits.
-
-        Raises:
-            Exception: as `ReportQueue.raise_if_over`.
-        """
+        """Return the answer to the last heartbeat, or raise as `ReportQueue.raise_if_over`. Never waits."""
         self._queue.raise_if_over()
         return self._desired
 

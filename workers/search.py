@@ -34,11 +34,7 @@ class Search:
     """The images of an embedding, and the network that embeds others."""
 
     def __init__(self, start: SearchStart, folder: Path) -> None:
-        """Fetch the embedding into a folder.
-
-        Raises:
-            StoreError: the artifact store cannot be read.
-        """
+        """Fetch the embedding into a folder; a StoreError if the artifact store cannot be read."""
         self.start, self.folder = start, folder
         self.index = NeighborIndex(self._batches(), folder / "vectors")
 

@@ -41,11 +41,7 @@ _RANK_MODULES = (
 
 
 def standby_ranks() -> int:
-    """Return the number of standby ranks of this node, from the environment; 0 if there are none.
-
-    Raises:
-        ValueError: the variable is not a number, or negative.
-    """
+    """Return the number of standby ranks of this node, or 0, from the environment; a ValueError if it is no number."""
     given = os.environ.get(COUNT_VARIABLE) or "0"
     if not given.isdecimal():
         raise ValueError(f"{COUNT_VARIABLE} must be a number, 0 or greater; given {given!r}")

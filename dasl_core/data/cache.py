@@ -32,11 +32,7 @@ def cache_root() -> Path:
 
 
 def max_bytes() -> int:
-    """The size limit of all folders together, from the environment.
-
-    Raises:
-        ValueError: the variable is not a number of bytes.
-    """
+    """The size limit of all folders together, from the environment; a ValueError if it is not a number of bytes."""
     value = os.environ.get(MAX_BYTES_VARIABLE, "")
     if value and not (value.isascii() and value.isdigit()):
         raise ValueError(f"{MAX_BYTES_VARIABLE} must be a number of bytes; given {value!r}")
@@ -44,11 +40,7 @@ def max_bytes() -> int:
 
 
 class CacheFolder:
-    """The cache folder of one data set, which is not evicted while this is open.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """The cache folder of one data set, not evicted while this is open; an OSError if it cannot be created."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,11 +48,7 @@ class CacheFolder:
         os.utime(path / IN_USE)
 
     def use(self, name: str) -> None:
-        """Protect the files `canvases-NAME*` from removal as unused until `close`.
-
-        Raises:
-            OSError: the lock file cannot be written.
-        """
+        """Protect the files `canvases-NAME*` from removal as unused until `close`; an OSError if that fails."""
         mark = use_mark(self.path, name)
         self._held[mark] = HeldFile(mark)
         os.utime(mark)

@@ -167,11 +167,7 @@ def groups_of(first: np.ndarray | None) -> list[list[int]]:
 
 
 def describe(groups: Sequence[Sequence[int]], paths: Sequence[str], checked: int) -> dict[str, Any]:
-    """Report groups, JSON-ready: their number, the superfluous images, and examples.
-
-    Args:
-        checked: number of images that were compared.
-    """
+    """Report groups among `checked` compared images, JSON-ready: their number, the superfluous images, and examples."""
     return {
         "checked": checked,
         "unchecked": len(paths) - checked,

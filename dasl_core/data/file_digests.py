@@ -25,11 +25,7 @@ class FileDigests:
     """
 
     def __init__(self, index: DatasetIndex, file: Path | None) -> None:
-        """Open the file, or create it.
-
-        Args:
-            file: None: a temporary file.
-        """
+        """Open the file, or create it; None: a temporary file."""
         self._index = index
         self._known = bytearray(len(index))
         if file is not None:
@@ -50,11 +46,7 @@ class FileDigests:
             self._known[position] = True
 
     def complete(self, on_read: Callable[[], object] = lambda: None) -> list[bytes]:
-        """Return the digests of all images; read the files of those that are missing.
-
-        Args:
-            on_read: called after each of these.
-        """
+        """Return the digests of all images; read the files of those that are missing, and call `on_read` after each."""
         stored = os.pread(self._file, len(self._index) * SIZE, 0).ljust(
             len(self._index) * SIZE, b"\0"
         )

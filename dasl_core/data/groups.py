@@ -13,11 +13,7 @@ MOST_SECONDS = 120
 
 
 def group_names(index: DatasetIndex, rule: GroupRule) -> list[str]:
-    """Return the group of each image; an image without one gets a name that no other has.
-
-    Raises:
-        ValueError: the rule gives no image a group, or all the same.
-    """
+    """Return each image's group, or a name that no other has; a ValueError if none has a group, or all the same."""
     names = list(_values(index, rule))
     missing = sum(name is None for name in names)
     if missing == len(names):

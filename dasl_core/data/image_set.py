@@ -10,11 +10,7 @@ from dasl_core.data.index import DatasetIndex
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of an index, read as canvases.
-
-    Attributes:
-        indices: positions of the images in the index.
-    """
+    """The images at some positions of an index, read as canvases."""
 
     canvases: Canvases
     indices: np.ndarray

@@ -89,11 +89,7 @@ class DatasetIndex:
 
     @cached_property
     def opened_source(self) -> Source:
-        """The source, opened.
-
-        Raises:
-            ValueError: it may not be read, or needs a package that is not installed.
-        """
+        """The source, opened; a ValueError if it may not be read, or needs a package that is not installed."""
         return self.source.open(self.allowed)
 
     def entry(self, index: int) -> Entry:
@@ -129,11 +125,7 @@ class DatasetIndex:
         return pixels
 
     def file_digest(self, index: int) -> bytes:
-        """Return the SHA-256 of an image's file.
-
-        Raises:
-            ValueError: it cannot be read; the message is the reason.
-        """
+        """Return the SHA-256 of an image's file; a ValueError with the reason if it cannot be read."""
         checksum = int(self.checksums[index])
         with open_unchanged(self.opened_source, self.entry(index), checksum) as file:
             return _sha256(file)

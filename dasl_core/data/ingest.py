@@ -151,11 +151,7 @@ def list_source(
     allowed: ReadableFolders = EVERY_FOLDER,
     on_progress: OnProgress = lambda *_: None,
 ) -> tuple[Source, Listing]:
-    """Open a source, and list its entries for `ingest_listing`.
-
-    Raises:
-        ValueError: it cannot be read, or may not be.
-    """
+    """Open a source, and list its entries for `ingest_listing`; a ValueError if it cannot or may not be read."""
     if record.options.group_column is not None and not record.source_class.has_columns:
         raise ValueError(
             f"{record.uri} is no table, and has no column {record.options.group_column!r} (group_column). Leave it out, "
@@ -178,11 +174,7 @@ def ingest_listing(
     previous: Previous | None = None,
     on_headers: OnHeaders = lambda headers: None,
 ) -> Ingested:
-    """Check and label the images of a listing; see `ingest`.
-
-    Raises:
-        ValueError: no image is usable, or the source is divided into splits.
-    """
+    """Check and label the images of a listing, as `ingest` does, and with its errors."""
     previous = previous or Previous()
     threads = workers or usable_cores()
     reading = threads if "://" not in record.root else max(threads, _REMOTE_THREADS)

@@ -75,11 +75,7 @@ class PixelFacts:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> PixelFacts:
-        """Restore the fields from JSON.
-
-        Raises:
-            TypeError: a field is unknown.
-        """
+        """Restore the fields from JSON; a TypeError if one is unknown."""
         lists = ("quantiles", "mean", "std")
         known: dict[str, Any] = {
             name: tuple(value) if name in lists and value is not None else value

@@ -44,12 +44,7 @@ class Shard(NamedTuple):
     size: int
 
     def record(self, position: int, read: Read) -> bytes | None:
-        """Read the record of an image; None if it has none.
-
-        Raises:
-            ValueError: the record is damaged.
-            OSError: it cannot be read.
-        """
+        """Read the record of an image, None if it has none; a ValueError if it is damaged, an OSError if unreadable."""
         entry = read(self.begin + position * _RECORD.size, _RECORD.size)
         begin, length, crc = _RECORD.unpack(entry)
         if not length:
@@ -61,11 +56,7 @@ class Shard(NamedTuple):
 
 
 class ShardWriter:
-    """Writes a shard to an open file, from its beginning, with a bounded number of bytes in flight.
-
-    Raises:
-        OSError: (all methods) the disk is full, or cannot be written.
-    """
+    """Writes a shard to an open file from its beginning, with few bytes in flight; an OSError if that fails."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -139,12 +130,7 @@ def reasons_by_position(reasons: Mapping[str, object]) -> dict[int, str]:
 
 
 def check_shard(path: Path) -> None:
-    """Check a shard against the SHA-256 in its footer.
-
-    Raises:
-        ValueError: it is damaged.
-        OSError: it cannot be read.
-    """
+    """Check a shard against the SHA-256 in its footer; a ValueError if it is damaged, an OSError if unreadable."""
     size = path.stat().st_size
     digest, remaining = hashlib.sha256(), size - _FOOTER.size
     with open(path, "rb") as file:

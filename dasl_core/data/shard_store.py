@@ -177,11 +177,7 @@ def shared_store(name: str) -> ShardStore | None:
 
 
 def shared_sets() -> list[str]:
-    """List the sets of shards in DASL_SHARDS_URI.
-
-    Raises:
-        OSError: the store cannot be read.
-    """
+    """List the sets of shards in DASL_SHARDS_URI; an OSError if the store cannot be read."""
     uri = _shared_uri()
     if not uri:
         return []

@@ -54,11 +54,7 @@ class Shards:
         coding: Coding,
         find_store: Callable[[str], ShardStore | None],
     ) -> None:
-        """Describe the shards without reading them.
-
-        Args:
-            find_store: returns the shared store of the shards with a digest, or None.
-        """
+        """Describe the shards without reading them; `find_store` returns the shared store of a digest, or None."""
         self.folder, self.coding = folder, coding
         self.images, self._bands = drawer.shape[:2]
         self._valid_hw = drawer.valid_hw
@@ -223,11 +219,7 @@ class Shards:
         return None
 
     def write_manifest(self, known: Mapping[int, Shard]) -> None:
-        """Write the manifest, after all shards: with it, no shard needs to be opened to describe it.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the manifest after all shards, so that none is opened to describe it; an OSError if that fails."""
         content = json.dumps([known[number] for number in range(len(known))]).encode()
         if self.store is not None:
             with self.store_errors():
@@ -286,11 +278,7 @@ class Shards:
 
 
 def _decode_manifest(content: bytes, count: int) -> dict[int, Shard]:
-    """Read a manifest of `count` shards.
-
-    Raises:
-        ValueError: it is damaged.
-    """
+    """Read a manifest of `count` shards; a ValueError if it is damaged."""
     try:
         shards = {
             number: Shard(int(images), reasons_by_position(reasons), int(begin), int(size))

@@ -98,11 +98,7 @@ def labeled(index: DatasetIndex, images: np.ndarray, share: float) -> np.ndarray
 def holdout_events(
     name: str, index: DatasetIndex, holdout: Holdout, parts: Split
 ) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return the events (type, message, data) that tell how groups and near-duplicates are split.
-
-    Args:
-        name: of the data set.
-    """
+    """Return the events (type, message, data) about the groups and near-duplicates of the data set `name`."""
     events: list[tuple[str, str, dict[str, Any]]] = []
     images = f"the {len(index)} images of {name}"
     if holdout.group is not None:

@@ -23,11 +23,7 @@ class Strings(Sequence[str]):
 
     @classmethod
     def pack(cls, strings: Iterable[str]) -> Strings:
-        """Pack strings, unless they are packed already.
-
-        Raises:
-            UnicodeEncodeError: one is not valid Unicode.
-        """
+        """Pack strings, unless they are packed already; a UnicodeEncodeError if one is not valid Unicode."""
         if isinstance(strings, Strings):
             return strings
         data, ends = bytearray(), []

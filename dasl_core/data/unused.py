@@ -30,11 +30,7 @@ _SET = re.compile(r"canvases-([0-9a-f]{32})[.-]")
 
 
 def keep_seconds() -> float:
-    """Read from the environment how long unused images are kept.
-
-    Raises:
-        ValueError: the variable is not a positive number of days.
-    """
+    """Read from the environment how long unused images are kept; a ValueError if it is no positive number of days."""
     value = os.environ.get(KEEP_VARIABLE, "")
     if value and not (value.isascii() and value.isdigit() and int(value) > 0):
         raise ValueError(f"{KEEP_VARIABLE} must be a positive number of days; given {value!r}")
@@ -69,11 +65,7 @@ def _remove_once(root: Path, keep: float) -> None:
 
 
 def remove_unused(root: Path, keep: float) -> None:
-    """Remove all sets unused for `keep` seconds.
-
-    Raises:
-        OSError: the cache or the store cannot be read or written.
-    """
+    """Remove all sets unused for `keep` seconds; an OSError if the cache or the store cannot be read or written."""
     before = time.time() - keep
     for folder in cache_folders(root):
         if used_at(folder) >= before or not remove_folder(folder):
@@ -90,11 +82,7 @@ def remove_unused(root: Path, keep: float) -> None:
 
 
 def mark_used(store: ShardStore) -> None:
-    """Mark the shards of a store as used now.
-
-    Raises:
-        OSError: the store cannot be written.
-    """
+    """Mark the shards of a store as used now; an OSError if it cannot be written."""
     # By this machine's clock, which is precise enough for days; not every store tells its own.
     store.write(USED, f"{time.time():.0f}".encode())
 

@@ -42,11 +42,7 @@ def write_transformers_folder(
 
 
 def transformers_class(name: str) -> str:
-    """Return the name of transformers' class for a timm backbone.
-
-    Raises:
-        ExportError: there is none.
-    """
+    """Return the name of transformers' class for a timm backbone; an ExportError if there is none."""
     if name.endswith("_reg4_dinov2"):
         return "Dinov2WithRegistersModel"
     if name.endswith("_dinov2"):

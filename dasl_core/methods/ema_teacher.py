@@ -18,11 +18,7 @@ class EMATeacherMethod(Method):
     _compared: int | None = None  # index of the step whose update is still to come
 
     def _expect_update(self, step: Step) -> None:
-        """Note that a batch is compared in training; its update must come before the next step's.
-
-        Raises:
-            RuntimeError: that of an earlier step did not come.
-        """
+        """Note that a batch is compared in training; a RuntimeError if the update of an earlier step did not come."""
         if not self.training:
             return
         if self._compared not in (None, step.index):

@@ -133,11 +133,7 @@ class SwAV(Method, name="swav"):
 
     @torch.no_grad()
     def _enqueue(self, embeddings: Tensor, group: ProcessGroup | None) -> None:
-        """Insert the global batch at the front of the queue, and drop the oldest entries.
-
-        Args:
-            embeddings: (2, B, h), raw.
-        """
+        """Insert the global batch of raw embeddings (2, B, h) at the queue's front, and drop the oldest entries."""
         length = self.queue.shape[1]
         if length:
             newest = gather_views(F.normalize(full_precision(embeddings), dim=-1), group)

@@ -170,11 +170,7 @@ class _Kept:
         return converted
 
     def _check_biases(self, weights: dict[str, Any]) -> None:
-        """Check that timm dropped no biases of attention, as it does if the model has none.
-
-        Raises:
-            ValueError: it dropped some that are not 0.
-        """
+        """Raise a ValueError if timm dropped biases of attention other than 0, as it does if the model has none."""
         if any(key.endswith(("q_bias", "q_proj.bias", "qkv.bias")) for key in self.names):
             return
         for key, bias in weights.items():

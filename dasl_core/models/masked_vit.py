@@ -46,11 +46,7 @@ def block_mask(height: int, width: int, share: float, source: random.Random) -> 
 
 
 def check_has_tokens(backbone: nn.Module, name: str) -> None:
-    """Check that a timm model is a ViT with a class token and patch tokens.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raise a ValueError unless a timm model is a ViT with a class token and patch tokens."""
     has_patches = isinstance(getattr(backbone, "patch_embed", None), nn.Module)
     if not has_patches or getattr(backbone, "cls_token", None) is None:
         raise ValueError(

@@ -21,11 +21,7 @@ from dasl_core.spec.resolve.pixels import normalization_problem
 
 
 def pretrained_path(location: str) -> Path:
-    """The file or folder that `backbone.pretrained` names.
-
-    Raises:
-        ValueError: it does not exist, or is neither a checkpoint nor a file of weights.
-    """
+    """The file or folder that `backbone.pretrained` names; a ValueError if it is neither a checkpoint nor weights."""
     try:
         # `dasl train` accepts paths relative to the working directory, too.
         path = local_path(location) if "://" in location else Path(location)
@@ -53,11 +49,7 @@ def _check_kind(path: Path) -> None:
 
 
 def read_weights(file: Path) -> dict[str, Any]:
-    """Read a file of weights, by name; pickled code in it is not run.
-
-    Raises:
-        ValueError: it cannot be read, or holds something else.
-    """
+    """Read a file of weights, by name, without running pickled code; a ValueError if it cannot be read, or has none."""
     try:
         weights: dict[str, Any] = load_state_dict(str(file))
     except Exception as error:  # malformed files raise arbitrary exception types
@@ -99,11 +91,7 @@ def has_same_shapes(weights: dict[str, Any], model: nn.Module) -> bool:
 
 
 def check_finite(model: nn.Module, start: Path) -> None:
-    """Check that all weights that were loaded from `start` are finite.
-
-    Raises:
-        ValueError: one is not.
-    """
+    """Raise a ValueError unless all weights that were loaded from `start` are finite."""
     for name, value in model.state_dict().items():
         if not bool(value.isfinite().all()):
             raise ValueError(f"backbone.pretrained: {start} holds NaN or infinity in {name}")

@@ -15,12 +15,7 @@ _QUALITY = 80
 
 
 class ShownImages:
-    """Held-out and training images under one numbering, held-out images first.
-
-    Args:
-        held_out: images to evaluate on.
-        train: images to train on.
-    """
+    """Held-out and training images under one numbering, held-out images first."""
 
     def __init__(self, held_out: ImageSet, train: ImageSet) -> None:
         self.held_out, self.train = held_out, train

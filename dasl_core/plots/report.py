@@ -43,11 +43,7 @@ _SHOWN = (*PLOTTED, "recall_at_5", "linear_top1", "finetune_top1", "nmi", VERIFI
 def write_report(
     run: RunFacts, svgs: Mapping[str, str], history: History, images: ShownImages, path: Path
 ) -> None:
-    """Write the report of a run.
-
-    Args:
-        svgs: figures as SVG elements, by name.
-    """
+    """Write the report of a run, with its figures as SVG elements by name."""
     title = escape(run.spec.name)
     parts = [
         f"<header><h1>{title}</h1><p class=muted>{escape(run.subtitle)}</p></header>",

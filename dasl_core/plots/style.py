@@ -103,11 +103,7 @@ def epochs_axis(axes: Axes, last: float) -> None:
 
 
 def label_lines(figure: Figure, axes: Axes, labels: list[tuple[float, str, str]]) -> None:
-    """Label lines to the right of the axes, at their heights and without overlap.
-
-    Args:
-    labels: (y, text, color) of the lines.
-    """
+    """Label lines (y, text, color) to the right of the axes, at their heights and without overlap."""
     low, high = axes.get_ylim()
     height = figure.get_size_inches()[1] * axes.get_position().height * 72
     needed = min(10.5 / max(height, 1.0), 0.95 / max(len(labels) - 1, 1))
@@ -124,11 +120,7 @@ def label_lines(figure: Figure, axes: Axes, labels: list[tuple[float, str, str]]
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Convert a figure without its heading to an SVG element whose ink follows the color of the page.
-
-    Args:
-    name: name of the figure, which makes its ids unique in a page.
-    """
+    """Convert a figure without its heading to an SVG element in the color of the page, whose ids begin with `name`."""
     content = io.StringIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.sans-serif": _FONTS}
     with matplotlib.rc_context(settings):

@@ -133,11 +133,7 @@ class Drawing:
         return open_canvases(self.spec, self.index, None, self._threads)
 
     def _fitting(self, canvases: Canvases) -> int:
-        """Return the number of images to draw at a time.
-
-        Raises:
-        ValueError: a single image would take too much memory.
-        """
+        """Return the number of images to draw at a time; a ValueError if a single one would take too much memory."""
         precision = max(4, self._maker.dtype.itemsize)
         canvas, areas = canvases.side**2, [view.image_size**2 for view in self.views]
         # Its values, a crop before and after clamping to the window, the image and its file.

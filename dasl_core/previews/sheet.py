@@ -94,11 +94,7 @@ def _fitted(image: Image.Image, side: int) -> Image.Image:
 
 
 def picture(image: Tensor) -> Image.Image:
-    """Convert all channels to an image: gray and color unchanged, otherwise a grid of gray channels.
-
-    Args:
-        image: (C, H, W) uint8.
-    """
+    """Convert all channels of (C, H, W) uint8 to an image: gray and color unchanged, otherwise a grid of grays."""
     channels, height, width = image.shape
     if channels in (1, 3):
         return sketch(image)
@@ -111,11 +107,7 @@ def picture(image: Tensor) -> Image.Image:
 
 
 def sketch(image: Tensor) -> Image.Image:
-    """Convert to an image of the same size: the first three of more channels as colors, or the first of two.
-
-    Args:
-        image: (C, H, W) uint8.
-    """
+    """Convert (C, H, W) uint8 to an image of that size: the first three of more channels, or the first of two."""
     pixels = image.numpy()
     if len(pixels) < 3:
         return Image.fromarray(np.ascontiguousarray(pixels[0]))

@@ -128,11 +128,7 @@ class SlicedRegularizer(Regularizer):
 
 
 def check_views(embeddings: object) -> Tensor:
-    """Return embeddings (..., N, h) of at least one sample in full precision.
-
-    Raises:
-        ValueError: they have another shape or type; the message says which.
-    """
+    """Return embeddings (..., N, h) of at least one sample in full precision; a ValueError says what else they are."""
     if not isinstance(embeddings, Tensor) or not embeddings.is_floating_point():
         given = embeddings.dtype if isinstance(embeddings, Tensor) else type(embeddings).__name__
         raise ValueError(f"embeddings must be a real floating-point tensor; given {given}")

@@ -35,11 +35,7 @@ CLASS_TOKENS = ("vit", "eva")
 
 
 class PublishedNormalization(Normalization):
-    """Normalization of published weights of a model.
-
-    Attributes:
-        weights: timm's tags of the weights, such as "augreg_in21k".
-    """
+    """Normalization of published weights of a model, by timm's tags of the weights, such as "augreg_in21k"."""
 
     weights: tuple[str, ...]
 

@@ -145,11 +145,7 @@ def _read(file: Path) -> Normalization | None:
 
 
 def read_description(file: Path) -> dict[str, Any]:
-    """Read a JSON file of settings by name.
-
-    Raises:
-        ValueError, RecursionError: it is not one, or too large.
-    """
+    """Read a JSON file of settings by name; a ValueError or RecursionError if it is not one, or too large."""
     if file.stat().st_size > LARGEST_DESCRIPTION:
         raise ValueError("it is too large")
     return _mapping(json.loads(file.read_text(encoding="utf-8")))
@@ -168,11 +164,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def safetensors_header(file: Path) -> dict[str, Any]:
-    """Read the header of a safetensors file: 8 bytes of length, then JSON.
-
-    Raises:
-        ValueError: it is not a safetensors file.
-    """
+    """Read the header of a safetensors file: 8 bytes of length, then JSON; a ValueError if it is no such file."""
     with file.open("rb") as stream:
         start = stream.read(8)
         length = int.from_bytes(start, "little")

@@ -38,11 +38,7 @@ def current() -> int:
 
 
 def upgrade(spec: Any, version: int) -> Content:
-    """Upgrade a stored spec to the current version.
-
-    Raises:
-        UnreadableSpec: it is from a newer DASL, or the upgraders cannot read it.
-    """
+    """Upgrade a stored spec to the current version; an UnreadableSpec if it is newer, or the upgraders cannot."""
     if _check_version(version) > current():
         raise UnreadableSpec(
             f"the spec is of version {version}, and this DASL reads versions up to {current()}; "
@@ -62,11 +58,7 @@ def upgrade(spec: Any, version: int) -> Content:
 
 
 def load(spec: Any, version: int) -> ResolvedJobSpec:
-    """Read a stored resolved spec.
-
-    Raises:
-        UnreadableSpec: as in `upgrade`, or a field is missing or invalid.
-    """
+    """Read a stored resolved spec; an UnreadableSpec as in `upgrade`, or if a field is missing or invalid."""
     return _checked(ResolvedJobSpec, upgrade(spec, version), "spec")
 
 

@@ -108,11 +108,7 @@ def _safetensors_problem(file: Path, backbone: Backbone) -> str | None:
 
 
 def _shape(sizes: Any) -> Shape:
-    """Return a shape from a header, small enough to compute its product.
-
-    Raises:
-        ValueError: it is not a tensor's shape.
-    """
+    """Return a shape from a header, small enough to compute its product; a ValueError if it is not a tensor's."""
     if not isinstance(sizes, list) or len(sizes) > MOST_DIMENSIONS:
         raise ValueError("it is not a shape")
     if not all(type(size) is int and 0 <= size < LARGEST_NUMBER for size in sizes):

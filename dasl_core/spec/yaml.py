@@ -121,11 +121,7 @@ def apply_overrides(spec: dict[str, Any], overrides: Iterable[str]) -> dict[str,
 
 
 def _read(text: str) -> Any:
-    """Parse YAML of plain data.
-
-    Raises:
-        ValueError: it is invalid; the message names line and column.
-    """
+    """Parse YAML of plain data; a ValueError that names line and column if it is invalid."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:

@@ -30,12 +30,7 @@ _WIDTH = 100
 
 
 def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> int:
-    """Write a spec for these images to a file; return the exit code.
-
-    Args:
-    name: name of the data set.
-    force: whether to replace a file with other content.
-    """
+    """Write a spec for the images of a data set to a file, by force over other content; return the exit code."""
     try:
         location.check_outside(output, output.parent)
         index, _ = open_images(location)
@@ -59,11 +54,7 @@ def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> in
 
 
 class FirstSpec:
-    """The spec for a data set, with comments.
-
-    Raises:
-    SpecError: there are too few images for a job.
-    """
+    """The spec for a data set, with comments; a SpecError if there are too few images for a job."""
 
     def __init__(
         self, location: ImageLocation, name: str, index: DatasetIndex, output: Path

@@ -75,11 +75,7 @@ class ImageLocation:
             )
 
     def find(self) -> SourceRecord:
-        """Detect the kind of source.
-
-        Raises:
-        ValueError: it cannot be read; the message names the option or field.
-        """
+        """Detect the kind of source; a ValueError that names the option or field if it cannot be read."""
         try:
             return find_source(self.uri, SourceOptions(split=self.split))
         except ValueError as error:

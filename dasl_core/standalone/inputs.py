@@ -39,12 +39,7 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class Locations:
-    """Image locations.
-
-    Attributes:
-    data: training images.
-    evaluate_data: images to evaluate on; None: held-out images of `data`.
-    """
+    """Locations of the images to train on, and of those to evaluate on; None: held-out ones."""
 
     data: ImageLocation
     evaluate_data: ImageLocation | None
@@ -107,11 +102,7 @@ def _location(
 
 
 def locations_of(spec: ResolvedJobSpec, options: DataOptions) -> Locations:
-    """Return the image locations of a resolved spec, whose data sets have only names.
-
-    Raises:
-        ValueError: there are no images at one.
-    """
+    """Return the image locations of a resolved spec, whose data sets have only names; a ValueError without images."""
     evaluated = spec.evaluate.dataset
     given = [(options.data, spec.dataset, options.split, "--data")]
     if evaluated is not None:

@@ -112,11 +112,7 @@ class Delivery:
                 logger.exception("%s cannot be closed", self._tracker.name)
 
     def _work(self) -> None:
-        """Do all due work.
-
-        Raises:
-        OSError: it must be retried.
-        """
+        """Do all due work; an OSError means that it must be retried."""
         if not self._started:
             address = self._tracker.start()
             self._started = True

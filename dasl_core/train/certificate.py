@@ -99,11 +99,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def describe_data(data: TrainingData, on_read: Callable[[], object]) -> dict[str, Any]:
-    """Describe the images of each data set: their number, files and labels.
-
-    Args:
-        on_read: called after each file whose digest is not known yet.
-    """
+    """Describe each data set's images: number, files, labels. `on_read` is called after each file of unknown digest."""
     return {
         name: {
             "images": len(canvases.index),
@@ -130,11 +126,7 @@ def write_certificate(folder: Path, content: Certificate) -> str:
 
 
 def read_certificate(file: Path) -> Certificate:
-    """Read the certificate of a stranger.
-
-    Raises:
-        ValueError: it is none; the message names the file.
-    """
+    """Read the certificate of a stranger; a ValueError that names the file if it is none."""
     if file.stat().st_size > LARGEST:
         raise ValueError(f"{file} is too large for a certificate")
     try:

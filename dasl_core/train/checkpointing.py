@@ -104,11 +104,7 @@ class Checkpointer:
         return epochs % self.run.spec.train.checkpoint_every_epochs == 0
 
     def resume(self) -> bool:
-        """Restore the checkpoint to resume from; False when there is none.
-
-        Raises:
-            ValueError: it cannot be read, or does not fit; the message says why.
-        """
+        """Restore the checkpoint to resume from, False without one; a ValueError says why it cannot be used."""
         files = self.run.files
         if files.resume is None:
             return False
@@ -242,11 +238,7 @@ class Checkpointer:
         return True
 
     def _publish(self, snapshot: "_Snapshot") -> None:
-        """Write the files of a checkpoint and pass them to the reporter.
-
-        Raises:
-            CheckpointFailed: they could not be written.
-        """
+        """Write the files of a checkpoint and pass them to the reporter; a CheckpointFailed if that fails."""
         step, epoch = snapshot.metrics["step"], snapshot.metrics["epoch"]
         try:
             with tempfile.TemporaryDirectory(dir=self.run.files.scratch) as name:
@@ -272,11 +264,7 @@ class Checkpointer:
             raise failed from error
 
     def _certify(self, snapshot: "_Snapshot", folder: Path) -> str:
-        """Write the certificate of the training state in `folder`; return its SHA-256.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the certificate of the training state in `folder`, or raise an OSError; return its SHA-256."""
         run = self.run
         if self._data is None:
             self._data = describe_data(run.data, run.reporter.keepalive)
@@ -369,11 +357,7 @@ class TrainingState:
         return self.run.spec.deciding() | images
 
     def load(self, folder: Path, *, branch: bool) -> None:
-        """Restore a checkpoint: exactly, or as a branch the parts that fit.
-
-        Raises:
-            ValueError: it cannot be read, or does not fit; the message says why.
-        """
+        """Restore a checkpoint: exactly, or as a branch what fits; a ValueError says why it cannot be used."""
         state = load_state(folder)
         if state.get("format") != FORMAT:
             raise ValueError(f"{folder} holds the training state of another version")
@@ -432,11 +416,7 @@ class TrainingState:
             group.update({name: requested[name] for name in requested.keys() - scheduled})
 
     def check_branch(self, before: dict[str, Any], step: int) -> None:
-        """Check that the fingerprint of another run's checkpoint fits this run.
-
-        Raises:
-            ValueError: the data set has other images, or no step remains.
-        """
+        """Raise a ValueError if another run's fingerprint is of other images, or no step remains after it."""
         images, length = self.fingerprint["train_images"], self.run.length
         if images != before["train_images"]:
             raise ValueError(

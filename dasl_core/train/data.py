@@ -163,11 +163,7 @@ class TrainingData:
 
 
 def check_readable(name: str, index: DatasetIndex, unreadable: dict[int, str]) -> None:
-    """Check that most images of a data set can be read.
-
-    Raises:
-        ValueError: too many cannot; the message has examples.
-    """
+    """Raise a ValueError with examples if too many images of a data set cannot be read."""
     if too_many(len(unreadable), len(index)):
         raise ValueError(unreadable_error(name, index, unreadable))
 
@@ -225,11 +221,7 @@ def report_images(
     reporter: Reporter,
     control: dist.ProcessGroup | None,
 ) -> None:
-    """Report excluded images, and data sets that are stored in shards, or decoded in every epoch on any rank.
-
-    Args:
-        damaged: images that cannot be decoded, with the reasons, by data set.
-    """
+    """Report damaged images by data set, and data sets in shards or, on any rank, decoded in every epoch."""
     for name, images in damaged.items():
         if images:
             reporter.event("images_damaged", *damaged_event(name, sets[name].index, images))
@@ -260,11 +252,7 @@ def damaged_images(canvases: Canvases, control: dist.ProcessGroup | None) -> dic
 
 
 def check_classes(spec: ResolvedJobSpec, classes: int) -> None:
-    """Check that at least two classes are left to train on, if a field of the spec needs them.
-
-    Raises:
-        ValueError: fewer than two classes remain; the message names the field.
-    """
+    """Raise a ValueError that names the field if the spec needs classes, and fewer than two are left to train on."""
     regularizers = spec.active_regularizers().values()
     fields = [f"{term.path()}.labels" for term in regularizers if term.pair_labels == "class"]
     if spec.method.supervised:

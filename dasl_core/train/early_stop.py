@@ -39,11 +39,7 @@ def early_stop(
 
 
 def stop_score(stop: Stop, metrics: Mapping[str, Any]) -> float:
-    """Return the metric for early stopping, with a sign such that larger is better.
-
-    Raises:
-        ValueError: the evaluation lacks it.
-    """
+    """Return the metric for early stopping, signed such that larger is better; a ValueError if it is missing."""
     value = score(metrics, stop.metric)
     if value is None:
         measured = ", ".join(name for name in metrics if score(metrics, name) is not None)

@@ -83,11 +83,7 @@ class Evaluator:
         train: ImageSet,
         held_out: ImageSet,
     ) -> None:
-        """Create an evaluator. No image is read yet.
-
-        Raises:
-            ValueError: with `settings.gallery`, the queries or the gallery are empty.
-        """
+        """Create an evaluator; no image is read yet. A ValueError if the gallery has all images, or none."""
         self.settings, self.encoder, self.train = settings, encoder, train
         limit = settings.knn.bank if settings.knn is not None else None
         self.bank_every = 1 if limit is None else spacing(len(train), limit)
@@ -366,11 +362,7 @@ def _share(right: Tensor) -> float:
 
 
 def _gallery(name: str, held_out: ImageSet) -> Tensor:
-    """Whether each held-out image is in the gallery; the others are queries.
-
-    Raises:
-        ValueError: all images are, or none is.
-    """
+    """Whether each held-out image is in the gallery, the others being queries; a ValueError if all are, or none is."""
     inside = held_out.in_folder(name)
     if inside.all() or not inside.any():
         raise ValueError(

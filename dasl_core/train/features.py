@@ -217,11 +217,7 @@ class FeatureTable:
             self._copy()
 
     def table(self, width: int | None = None) -> Tensor:
-        """Return all features.
-
-        Args:
-            width: d, for a table without rows.
-        """
+        """Return all features; without rows, of width d."""
         if self._waiting:
             self._copy()
         if self._table is None:

@@ -51,11 +51,7 @@ class Outcomes:
     def record(
         self, step: int, indices: Tensor, updated: Tensor | bool, *, overflowed: bool
     ) -> None:
-        """Record a step; arguments as for `Outcome`.
-
-        Args:
-            updated: may be a tensor () bool that a GPU still computes.
-        """
+        """Record a step; arguments as for `Outcome`, but `updated` may be a tensor () bool still in computation."""
         computed = None
         if isinstance(updated, Tensor) and updated.is_cuda:
             with torch.cuda.device(updated.device):
@@ -64,11 +60,7 @@ class Outcomes:
         self._pending.append((step, indices, updated, overflowed, computed))
 
     def take_due(self, *, wait: bool) -> Iterator[Outcome]:
-        """Yield the outcomes that are due, oldest first; waits until the device has computed them.
-
-        Args:
-            wait: whether the steps in flight are due, too.
-        """
+        """Yield the due outcomes, with `wait` also those in flight, oldest first, once the device has computed them."""
         while len(self._pending) > (0 if wait else self.in_flight):
             step, indices, updated, overflowed, computed = self._pending.popleft()
             if computed is not None:
@@ -91,11 +83,7 @@ class DivergenceGuard:
         self.run, self.flush = run, flush
 
     def count(self, outcome: Outcome) -> None:
-        """Count a completed step, and report it if it was skipped.
-
-        Raises:
-            DivergedError: more than `train.skip_not_finite` steps in a row were skipped.
-        """
+        """Count a step, and report a skipped one; a DivergedError after more than `train.skip_not_finite` in a row."""
         progress = self.run.progress
         if outcome.overflowed:
             progress.overflowed += 1
@@ -121,11 +109,7 @@ class DivergenceGuard:
             )
 
     def check_updated(self, total_steps: int) -> None:
-        """Fail the run if all of its steps were skipped: no weight was ever updated.
-
-        Raises:
-            DivergedError: every step was skipped.
-        """
+        """Raise a DivergedError if all steps of the run were skipped: no weight was ever updated."""
         progress = self.run.progress
         if progress.skipped + progress.overflowed < total_steps:
             return

@@ -51,11 +51,7 @@ class ViewPrefetcher:
         return replace(batch, canvases=pinned(batch.canvases, self.device))
 
     def batches(self, batches: Iterable[Batch], first: int) -> Generator[Batch, None, None]:
-        """Yield batches while the views of the next one are being rendered.
-
-        Args:
-            first: step of the first batch.
-        """
+        """Yield batches from the step `first` on, while the views of the next one are being rendered."""
         source, step = iter(batches), first
         try:
             while True:

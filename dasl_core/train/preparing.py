@@ -136,11 +136,7 @@ def prepare(
 
 
 def check_cached(name: str, canvases: Canvases) -> None:
-    """Check that images of a data set are cached.
-
-    Raises:
-        ValueError: none is; the message says why.
-    """
+    """Raise a ValueError that says why if no image of a data set is cached."""
     if canvases.num_cached:
         return
     unreadable = len(canvases.unreadable)

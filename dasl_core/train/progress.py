@@ -114,11 +114,7 @@ def _means(sums: Mapping[str, list[float]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class RunLength:
-    """Length of a run in steps and images.
-
-    Attributes:
-        batch_size: global batch size.
-    """
+    """Length of a run in steps and images, by its global batch size."""
 
     epochs: int
     steps_per_epoch: int

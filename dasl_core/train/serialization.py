@@ -42,11 +42,7 @@ class StateCopy:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Read the files of `StateCopy.write`; tensors are on the CPU.
-
-    Raises:
-        ValueError: a file is missing or damaged.
-    """
+    """Read the files of `StateCopy.write`; tensors are on the CPU. A ValueError if a file is missing or damaged."""
     try:
         structure = json.loads((folder / STRUCTURE).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS)

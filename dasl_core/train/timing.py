@@ -54,12 +54,7 @@ class Times:
 
 
 class RecentTimes:
-    """The newest reports over a representative time.
-
-    Args:
-        reports: minimum number of reports.
-        seconds: minimum total time.
-    """
+    """The newest reports over a representative time: at least `reports` of them, and at least `seconds` in total."""
 
     def __init__(self, reports: int = 10, seconds: float = 30.0) -> None:
         self.reports, self.seconds = reports, seconds
@@ -108,11 +103,7 @@ class StepTimer:
             end()
 
     def begin(self, activity: Activity) -> Callable[[], None]:
-        """Start measuring an activity.
-
-        Returns:
-            A function that ends it, possibly in another thread or, on a GPU, in another stream.
-        """
+        """Start measuring an activity; the result ends it, possibly in another thread or, on a GPU, another stream."""
         if self.device.type == "cuda" and activity not in _ON_HOST:
             first = self._mark()
             return lambda: self._marks.append((activity, first, self._mark()))

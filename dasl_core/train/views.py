@@ -63,11 +63,7 @@ class CustomViewMaker:
         self.dtype, self.layout = weight_dtype(spec.train.precision), memory_layout(spec)
 
     def make(self, batch: Batch, step: int) -> list[Tensor]:
-        """Return one tensor (B, C, H, W) per view.
-
-        Raises:
-            ValueError: the function did not return one such tensor for each view of the method.
-        """
+        """Return one tensor (B, C, H, W) per view; a ValueError if the function returned something else."""
         images = to_device(batch.canvases, self.device)
         generator = stream(self.seed, "own views", step, rank())
         with self._seeded(step):

@@ -37,11 +37,7 @@ class Header(NamedTuple):
     checksum: int = 0
 
     def checked(self) -> Header:
-        """Return the header.
-
-        Raises:
-            ValueError: it claims no pixels or bands, or more than `MAX_PIXELS` or `MAX_VALUES`.
-        """
+        """Return the header; a ValueError if it claims no pixels or bands, or above `MAX_PIXELS` or `MAX_VALUES`."""
         if min(self.width, self.height, self.bands) < 1:
             raise ValueError(
                 f"the image is empty: {self.width} x {self.height} pixels, {self.bands} bands"
@@ -101,11 +97,7 @@ _RAW_FILE = 200_000_000
 
 
 def decoding_memory(header: Header, at_least: tuple[int, int] | None = None) -> int:
-    """Estimate the bytes of memory that `decode` takes at most, its result included.
-
-    Args:
-        at_least: as for `decode`.
-    """
+    """Estimate the bytes of memory that `decode` takes at most, its result included, with the same `at_least`."""
     pixels = header.width * header.height
     if header.dtype == "uint8" and header.bands <= 4:
         per_pixel = BYTES_PER_PIXEL

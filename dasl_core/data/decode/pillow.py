@@ -42,11 +42,7 @@ def read_header(file: IO[bytes], formats: tuple[str, ...] = FORMATS) -> Header:
 
 
 def describe_image(image: ImageFile.ImageFile, *, orientation: int | None = None) -> Header:
-    """Describe an opened image without loading it.
-
-    Args:
-        orientation: EXIF orientation; None: as the file says.
-    """
+    """Describe an opened image without loading it, with this EXIF orientation; None: as the file says."""
     width, height = image.size
     if (orientation or read_orientation(image)) in _TURNED:
         width, height = height, width

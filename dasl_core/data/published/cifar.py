@@ -182,11 +182,7 @@ class _ArraysOnly(pickle.Unpickler):
     """Unpickler of plain values and arrays of bytes: a pickle could otherwise run any program."""
 
     def find_class(self, module: str, name: str) -> type:
-        """Return what stands for one of NumPy's classes.
-
-        Raises:
-            pickle.UnpicklingError: the pickle asks for anything else.
-        """
+        """Return what stands for one of NumPy's classes; an UnpicklingError for anything else."""
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(
                 f"it asks for {module}.{name}, which is not a part of CIFAR"

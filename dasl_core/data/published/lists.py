@@ -34,11 +34,7 @@ class PublishedImage:
 
 
 def folder_with(source: Path, file: str, *below: str) -> Path:
-    """Return the folder that holds a file: `source`, or one of the folders `below` it.
-
-    Raises:
-        ValueError: none of them holds it; the message names the file.
-    """
+    """Return the folder that holds a file, `source` or one `below` it; a ValueError that names the file if none."""
     folders = [source, *(source / folder for folder in below)]
     for folder in folders:
         if (folder / file).exists():

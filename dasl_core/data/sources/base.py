@@ -130,11 +130,7 @@ class SourceRecord:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> SourceRecord:
-        """Restore what `to_json` returned.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """Restore what `to_json` returned; a ValueError if it is something else."""
         options = SourceOptions.model_validate(content["options"])
         record = cls(
             content["kind"], content["uri"], content["root"], tuple(content["files"]), options
@@ -146,19 +142,11 @@ class SourceRecord:
         return record
 
     def open(self, allowed: ReadableFolders = EVERY_FOLDER) -> Source:
-        """Open the source.
-
-        Raises:
-            ValueError: it may not be read, or needs a package that is not installed.
-        """
+        """Open the source; a ValueError if it may not be read, or needs a package that is not installed."""
         return self.source_class(self, allowed)
 
     def storage(self, allowed: ReadableFolders, links: Links = "inside") -> Storage:
-        """Open the storage of `root`.
-
-        Raises:
-            ValueError: one of `files` may not be read.
-        """
+        """Open the storage of `root`; a ValueError if one of `files` may not be read."""
         for file in self.files:
             check_location(posixpath.join(self.root, file), allowed)
         return open_storage(self.root, links, allowed)
@@ -232,11 +220,7 @@ class Source(ABC):
 
 
 def check_count(name: str, count: int) -> None:
-    """Check the number of images that a file claims to have, before they are listed.
-
-    Raises:
-        ValueError: there are more than `MAX_ENTRIES`.
-    """
+    """Raise a ValueError if a file claims to have more than `MAX_ENTRIES` images, before they are listed."""
     if count > MAX_ENTRIES:
         raise ValueError(
             f"{name} has {count:,} rows, more than {MAX_ENTRIES:,}; divide it into several data sets"
@@ -252,11 +236,7 @@ def class_name(value: object, names: Sequence[str]) -> str | None:
 
 
 class Lister:
-    """Collects the entries of a source.
-
-    Args:
-        split: the requested split; skipped files that name another one are not listed.
-    """
+    """Collects the entries of a source, without skipped files that name another split than the requested one."""
 
     def __init__(self, on_listed: OnListed, split: str | None = None) -> None:
         self._on_listed, self._split = on_listed, split

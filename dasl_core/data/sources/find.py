@@ -151,11 +151,7 @@ def _describe_pattern(
 
 
 def _expand(pattern: str) -> list[str]:
-    """Expand ``{a,b}`` and ``{000..012}``, as WebDataset does.
-
-    Raises:
-        ValueError: there are more than 100,000 files.
-    """
+    """Expand ``{a,b}`` and ``{000..012}``, as WebDataset does; a ValueError if there are more than 100,000 files."""
     parts = re.split(r"(\{[^{}]*\})", pattern)
     choices: list[list[str]] = []
     total = 1

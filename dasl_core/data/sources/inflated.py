@@ -70,11 +70,7 @@ class Inflated(io.RawIOBase):
         return self._size
 
     def _advance(self) -> bool:
-        """Inflate the next block; return whether there is one.
-
-        Raises:
-            ValueError: the file is damaged or too large.
-        """
+        """Inflate the next block; return whether there is one. A ValueError if the file is damaged or too large."""
         block = b""
         while not block and not self._decompressor.eof:
             content = self._decompressor.unconsumed_tail or self._content.read(_BLOCK)

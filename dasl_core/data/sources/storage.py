@@ -58,11 +58,7 @@ class LocalStorage:
         self.links, self.allowed = links, allowed
 
     def files(self, *, nested: bool = True) -> Iterator[File]:
-        """Yield all files that are not hidden, in no particular order.
-
-        Args:
-            nested: whether to include files in subfolders.
-        """
+        """Yield all files that are not hidden, if `nested` also those in subfolders, in no particular order."""
         # Iterative, since folders can be nested deeper than Python's stack.
         pending, seen = [""], {self.root}
         os.listdir(self.root)  # raises for the folder itself
@@ -130,11 +126,7 @@ class LocalStorage:
             raise ValueError("it is a link that leads out of the data set's folder")
 
     def resolve(self, path: str) -> Path:
-        """Return the path of a file, with links resolved.
-
-        Raises:
-            ValueError: it may not be read; the message is the reason.
-        """
+        """Return the path of a file, with links resolved; a ValueError with the reason if it may not be read."""
         target = Path(os.path.realpath(self.root / path))
         self._check(target)
         return target
@@ -311,11 +303,7 @@ def open_storage(
     links: Literal["inside", "follow"] = "inside",
     allowed: ReadableFolders = EVERY_FOLDER,
 ) -> Storage:
-    """Open the storage of a folder's path or URI.
-
-    Raises:
-        ValueError: it may not be read, or has an unknown scheme; the message is a sentence.
-    """
+    """Open the storage of a folder's path or URI; a ValueError if it may not be read, or has an unknown scheme."""
     check_location(uri, allowed)
     if remote_scheme(uri) is not None:
         return RemoteStorage(uri)
@@ -323,22 +311,14 @@ def open_storage(
 
 
 def check_location(uri: str, allowed: ReadableFolders) -> None:
-    """Check that a path or URI may be read, before revealing whether it exists.
-
-    Raises:
-        ValueError: it may not; the message is a sentence.
-    """
+    """Raise a ValueError with a sentence if a path or URI may not be read, before revealing whether it exists."""
     is_remote = remote_scheme(uri) is not None
     if not (allowed.allow_uri(uri) if is_remote else allowed.allow(uri)):
         raise ValueError(f"{uri} {OUTSIDE}")
 
 
 def check_tree(uri: str, allowed: ReadableFolders) -> None:
-    """Check that everything in a local folder may be read; for remote URIs, `check_location` suffices.
-
-    Raises:
-        ValueError: it contains a folder that may not be read.
-    """
+    """Raise a ValueError if a local folder contains one that may not be read; `check_location` suffices for URIs."""
     if remote_scheme(uri) is None and not allowed.allow_tree(uri):
         raise ValueError(f"{uri} {CONTAINS_PRIVATE}")
 

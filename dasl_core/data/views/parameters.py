@@ -53,11 +53,7 @@ class ViewParameters:
 
 
 def central_view(valid_hw: Tensor, crop_pct: float = 1.0) -> ViewParameters:
-    """Return the view for evaluation: the central square of each image, unchanged.
-
-    Args:
-        crop_pct: side of the square as a share of the image's shorter side.
-    """
+    """Return the view for evaluation: the central square, `crop_pct` of the shorter side, of each unchanged image."""
     count = valid_hw.shape[0]
     side = crop_pct * valid_hw.min(dim=1, keepdim=True).values
     share = side / valid_hw  # (B, 2) of height and width

@@ -89,11 +89,7 @@ def measured_metrics(spec: JobSpec, facts: DatasetFacts) -> list[str]:
 def check_holdout(
     holdout: Holdout, facts: DatasetFacts, problems: Problems, section: str = "evaluate"
 ) -> None:
-    """Check that the fraction leaves images or classes on both sides.
-
-    Args:
-        section: section of the fields in the problems.
-    """
+    """Check that the fraction leaves images or classes on both sides; problems name the fields of `section`."""
     if holdout.by == "class":
         classes = facts.num_classes or 0
         if classes < 2 or not 0 < round(classes * holdout.fraction) < classes:
