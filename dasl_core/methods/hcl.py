@@ -7,12 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import gather_views, group_rank
 from dasl_core.methods.base import BuildInputs, Outputs, Step
+from dasl_core.methods.simclr import contrasted
 from dasl_core.methods.two_views import TwoViewMethod
 from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods.hcl import ResolvedHCL
-from dasl_core.tensors import check_temperature, check_two_views, full_precision
 
 
 class HCL(TwoViewMethod, name="hcl"):
@@ -64,28 +63,20 @@ def hard_negative_loss(
     Raises:
         ValueError: an argument is invalid, or the global batch has no negatives.
     """
-    check_two_views("embeddings", embeddings)
-    check_temperature(temperature)
     if not 0 <= tau_plus < 1:
         raise ValueError(f"tau_plus must be at least 0 and below 1; given {tau_plus}")
     if not 0 <= beta < math.inf:
         raise ValueError(f"beta must be a finite number of at least 0; given {beta}")
-    embeddings = full_precision(embeddings)
-    with torch.autocast(embeddings.device.type, enabled=False):
-        z = F.normalize(embeddings, dim=-1)
-        candidates = gather_views(z, group)
-        local, total = z.shape[1], candidates.shape[1]
-        if total < 2:
-            raise ValueError(
-                f"embeddings must be of at least 2 samples, for there to be negatives; given {total}"
-            )
-        logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
-        sample = torch.arange(local, device=z.device) + group_rank(group) * local
-        itself = torch.cat([sample, sample + total]).unsqueeze(1)
-        other_view = torch.cat([sample + total, sample]).unsqueeze(1)
-        positive = logits.gather(1, other_view).squeeze(1)
+    logits, itself, other_view = contrasted(embeddings, temperature, group)
+    total = logits.shape[1] // 2
+    if total < 2:
+        raise ValueError(
+            f"embeddings must be of at least 2 samples, for there to be negatives; given {total}"
+        )
+    with torch.autocast(logits.device.type, enabled=False):
+        positive = logits.gather(1, other_view.unsqueeze(1)).squeeze(1)
         no_negative = torch.zeros_like(logits, dtype=torch.bool)
-        no_negative.scatter_(1, torch.cat([itself, other_view], dim=1), value=True)
+        no_negative.scatter_(1, torch.stack([itself, other_view], dim=1), value=True)
 
         def log_sum(sharpness: float) -> Tensor:
             return (sharpness * logits).masked_fill(no_negative, float("-inf")).logsumexp(dim=1)

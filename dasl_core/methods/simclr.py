@@ -51,6 +51,16 @@ def nt_xent(embeddings: Tensor, temperature: float, group: ProcessGroup | None =
     Raises:
         ValueError: an argument does not match this description.
     """
+    logits, itself, positive = contrasted(embeddings, temperature, group)
+    with torch.autocast(logits.device.type, enabled=False):
+        logits = logits.scatter(1, itself.unsqueeze(1), float("-inf"))
+        return F.cross_entropy(logits, positive)
+
+
+def contrasted(
+    embeddings: Tensor, temperature: float, group: ProcessGroup | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the logits (2B, 2N) of this rank's views and all, and for each (2B,) where it and its other view are."""
     check_two_views("embeddings", embeddings)
     check_temperature(temperature)
     embeddings = full_precision(embeddings)
@@ -58,9 +68,6 @@ def nt_xent(embeddings: Tensor, temperature: float, group: ProcessGroup | None =
         z = F.normalize(embeddings, dim=-1)
         candidates = gather_views(z, group)
         local, total = z.shape[1], candidates.shape[1]
-        logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature  # (2B, 2N)
-        sample = torch.arange(local, device=z.device) + group_rank(group) * local
-        itself = torch.cat([sample, sample + total])
-        positive = torch.cat([sample + total, sample])
-        logits = logits.scatter(1, itself.unsqueeze(1), float("-inf"))
-        return F.cross_entropy(logits, positive)
+        logits = z.flatten(0, 1) @ candidates.flatten(0, 1).T / temperature
+    sample = torch.arange(local, device=z.device) + group_rank(group) * local
+    return logits, torch.cat([sample, sample + total]), torch.cat([sample + total, sample])
