@@ -5,12 +5,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from dasl_core.distributed import gather_views, group_rank, group_size
+from dasl_core.distributed import group_rank, group_size
 from dasl_core.methods.base import BuildInputs, Outputs, Step
 from dasl_core.methods.two_views import TwoViewMethod
+from dasl_core.methods.vicreg import gathered_samples
 from dasl_core.models.heads import deep_head
 from dasl_core.spec.methods.barlow_twins import ResolvedBarlowTwins
-from dasl_core.tensors import check_two_views, full_precision
 
 
 class BarlowTwins(TwoViewMethod, name="barlow_twins"):
@@ -45,15 +45,9 @@ def barlow_twins_loss(
     Raises:
         ValueError: `embeddings` have another shape, or the global batch has no variance.
     """
-    check_two_views("embeddings", embeddings)
+    gathered = gathered_samples(embeddings, group)
+    samples = gathered.shape[1]
     with torch.autocast(embeddings.device.type, enabled=False):
-        gathered = gather_views(full_precision(embeddings), group)  # (2, N, D)
-        samples = gathered.shape[1]
-        if samples < 2:
-            raise ValueError(
-                "embeddings must be of at least 2 samples, for there to be a variance; given "
-                f"{samples}"
-            )
         a, b = (F.batch_norm(view, None, None, training=True) for view in gathered)
         rows = a.T.tensor_split(group_size(group))[group_rank(group)]  # (D / W, N)
         squares = group_size(group) * (rows @ b / samples).square().sum()

@@ -61,21 +61,27 @@ def vicreg_loss(
     Raises:
         ValueError: `embeddings` have another shape, or the global batch has no variance.
     """
-    check_two_views("embeddings", embeddings)
+    embeddings = full_precision(embeddings)  # once, so that no gradient is rounded before the sum
+    gathered = gathered_samples(embeddings, group)
     with torch.autocast(embeddings.device.type, enabled=False):
-        embeddings = full_precision(embeddings)
-        gathered = gather_views(embeddings, group)  # (2, N, D)
-        if gathered.shape[1] < 2:
-            raise ValueError(
-                "embeddings must be of at least 2 samples, for there to be a variance; given "
-                f"{gathered.shape[1]}"
-            )
         centered = gathered - gathered.mean(dim=1, keepdim=True)
         return (
             invariance * invariance_loss(embeddings)
             + variance * variance_loss(centered)
             + covariance * covariance_loss(centered, group)
         )
+
+
+def gathered_samples(embeddings: Tensor, group: ProcessGroup | None) -> Tensor:
+    """Gather two views' embeddings (2, B, D) in full precision to (2, N, D); a ValueError without a variance."""
+    check_two_views("embeddings", embeddings)
+    gathered = gather_views(full_precision(embeddings), group)
+    if gathered.shape[1] < 2:
+        raise ValueError(
+            "embeddings must be of at least 2 samples, for there to be a variance; given "
+            f"{gathered.shape[1]}"
+        )
+    return gathered
 
 
 def invariance_loss(embeddings: Tensor) -> Tensor:
