@@ -1,8 +1,9 @@
 """The interface of a pretraining method."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, ClassVar, Self
 
 import torch
@@ -169,11 +170,7 @@ class Method(nn.Module, ABC):
         """
 
     def chance_loss(self, batch_size: int) -> float | None:
-        """Return the loss if all candidates, or outputs, are equally likely; None if that is not known.
-
-        Args:
-            batch_size: global.
-        """
+        """Return the loss of a global batch if all candidates or outputs are alike; None if it is not known."""
         return None
 
     @property
@@ -296,3 +293,8 @@ class Method(nn.Module, ABC):
     def metrics(self, outputs: Outputs, step: Step) -> dict[str, Tensor]:
         """Scalars to log with the loss, on any device and without gradient."""
         return {}
+
+
+def by_size(views: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield consecutive views of one size, such as all global crops, together, for one pass of the network."""
+    return (torch.cat(list(same)) for _, same in groupby(views, key=lambda view: view.shape[2:]))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import mean_over_ranks
-from dasl_core.methods.base import BuildInputs, Outputs, Step
+from dasl_core.methods.base import BuildInputs, Outputs, Step, by_size
 from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.models.ema import Teacher
 from dasl_core.models.heads import DINOHead
@@ -81,9 +80,7 @@ class DINO(EMATeacherMethod, name="dino"):
         ``embeddings``: the student's bottleneck for the global views, (2, B, h); ``student``: its
         outputs for all views, (V, B, K); ``teacher``: the teacher's for the global views, (2, B, K).
         """
-        # One pass for all crops of the same size.
-        sizes = [list(group) for _, group in groupby(views, key=lambda view: view.shape[2:])]
-        features = torch.cat([self.collected(self.backbone(torch.cat(group))) for group in sizes])
+        features = torch.cat([self.collected(self.backbone(crops)) for crops in by_size(views)])
         embeddings = self.embedding_head(features)
         outputs = self.head.outputs(embeddings)
         targets = self.teacher(torch.cat(list(views[:GLOBAL_VIEWS])))

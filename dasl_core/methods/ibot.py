@@ -3,7 +3,6 @@ DINOv2 (Oquab et al., TMLR 2024)."""
 
 import random
 from collections.abc import Sequence
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import all_reduce_sum, gather_views, mean_over_ranks
-from dasl_core.methods.base import BuildInputs, Outputs, Step
+from dasl_core.methods.base import BuildInputs, Outputs, Step, by_size
 from dasl_core.methods.dino import GLOBAL_VIEWS, dino_loss, temperature_warmup
 from dasl_core.methods.ema_teacher import EMATeacherMethod
 from dasl_core.methods.swav import sinkhorn
@@ -109,8 +108,8 @@ class IBOT(EMATeacherMethod, name="ibot"):
         self.collected(class_tokens)
         self.collected(patches)
         local = [
-            self.collected(vit_tokens(self.backbone, torch.cat(list(same)))[0])
-            for _, same in groupby(views[GLOBAL_VIEWS:], key=lambda view: view.shape[2:])
+            self.collected(vit_tokens(self.backbone, crops)[0])
+            for crops in by_size(views[GLOBAL_VIEWS:])
         ]
         student = self.embedding_head(torch.cat([class_tokens, *local]))
         with torch.no_grad():

@@ -3,7 +3,6 @@ NeurIPS 2020)."""
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from dasl_core.distributed import all_reduce_sum, gather_views, group_rank, group_size
-from dasl_core.methods.base import BuildInputs, Method, Outputs, Step
+from dasl_core.methods.base import BuildInputs, Method, Outputs, Step, by_size
 from dasl_core.models.heads import projection_head
 from dasl_core.spec.methods.swav import ResolvedSwAV
 from dasl_core.tensors import check_crops, check_temperature, full_precision
@@ -50,10 +49,7 @@ class SwAV(Method, name="swav"):
         ``"assignments"`` (1, B) int64: the prototype nearest to an image's global views.
         """
         # As in the paper's code: one pass of the backbone for each size, one of the head for all.
-        features = [
-            self.collected(self.backbone(torch.cat(list(same))))
-            for _, same in groupby(views, key=lambda view: view.shape[-2:])
-        ]
+        features = [self.collected(self.backbone(crops)) for crops in by_size(views)]
         projections = self.projector(torch.cat(features)).unflatten(0, (len(views), -1))
         # Half precision rounds cosines by 0.004, which epsilon amplifies to 8 percent of a code.
         with torch.autocast(projections.device.type, enabled=False):
@@ -142,11 +138,7 @@ class SwAV(Method, name="swav"):
 
     @torch.no_grad()
     def _normalize_prototypes(self, where: Tensor | None = None) -> None:
-        """Normalize the prototypes, at the start and after each update, for the next forward.
-
-        Args:
-            where: () bool on the device: if false, nothing changes.
-        """
+        """Normalize the prototypes for the next forward, at the start and after updates, unless () `where` is false."""
         weight = self.prototypes.weight
         normalized = F.normalize(weight, dim=1)
         weight.copy_(normalized if where is None else torch.where(where, normalized, weight))
