@@ -114,9 +114,7 @@ class TrainingData:
             ValueError: too many images of a data set cannot be read.
         """
         for name, canvases in self.sets.items():
-            unreadable: dict[int, str] = {}
-            for unreadable_of_rank in gather_objects(dict(canvases.unreadable), control):
-                unreadable |= unreadable_of_rank
+            unreadable = _of_all_ranks(dict(canvases.unreadable), control)
             for position in self.damaged[name]:
                 unreadable.pop(position, None)
             check_readable(name, canvases.index, unreadable)
@@ -245,10 +243,11 @@ def report_images(
 def damaged_images(canvases: Canvases, control: dist.ProcessGroup | None) -> dict[int, str]:
     """Return the images that any rank cannot decode because of their content, with the reasons."""
     mine = {at: why for at, why in canvases.unreadable.items() if not is_transient(why)}
-    damaged: dict[int, str] = {}
-    for of_rank in gather_objects(mine, control):
-        damaged |= of_rank
-    return damaged
+    return _of_all_ranks(mine, control)
+
+
+def _of_all_ranks(reasons: dict[int, str], control: dist.ProcessGroup | None) -> dict[int, str]:
+    return {at: why for of_rank in gather_objects(reasons, control) for at, why in of_rank.items()}
 
 
 def check_classes(spec: ResolvedJobSpec, classes: int) -> None:
