@@ -52,11 +52,7 @@ def all_ranks() -> dist.ProcessGroup | None:
 
 
 def group_size(group: dist.ProcessGroup | None) -> int:
-    """Return the number of ranks in a group; 1 for None.
-
-    Raises:
-        ValueError: this process is not in the group.
-    """
+    """Return the number of ranks in a group, 1 for None; a ValueError if this process is not in it."""
     if group is None:
         return 1
     size = dist.get_world_size(group)
@@ -116,11 +112,7 @@ def mean_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """Gather the ranks' values, in rank order, on every rank. They are pickled.
-
-    Args:
-        group: of all ranks; None with a single process.
-    """
+    """Gather the pickled values of the ranks of a group of all, in rank order, on each; None: a single process."""
     if group is None:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -140,11 +132,7 @@ def gather_objects_to_rank0(value: Any, group: dist.ProcessGroup | None) -> list
 
 
 def broadcast_int(value: int, group: dist.ProcessGroup | None) -> int:
-    """Broadcast rank 0's value to every rank.
-
-    Args:
-        group: of all ranks; None with a single process.
-    """
+    """Broadcast rank 0's value to every rank of a group of all; None: a single process."""
     if group is None:
         return value
     shared = torch.tensor(value)

@@ -7,11 +7,7 @@ ARCHIVE = Path(__file__).with_name("emoji.tar.gz")
 
 
 def unpack_emoji(folder: Path, classes: int | None = None) -> Path:
-    """Unpack the images into `folder / "emoji"`, a folder for each class, and return that path.
-
-    Args:
-        classes: how many classes to unpack, in order of their names; None for all.
-    """
+    """Unpack the images of the first classes by name, or all, to folders in `folder / "emoji"`; return that path."""
     with tarfile.open(ARCHIVE) as archive:
         # Python 3.11.0 to 3.11.3 (Debian 12) have no `filter=`. The archive is trusted.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)

@@ -95,11 +95,7 @@ class Import:
 
 
 class Imports:
-    """What the modules of a checkout import at run time.
-
-    Attributes:
-        optional: names that `optional_module` imports, each with its extra.
-    """
+    """What a checkout's modules import at run time; `optional`: what `optional_module` imports, with its extras."""
 
     def __init__(self, modules: Iterable[Module]) -> None:
         self._paths = {module.name: module.path for module in modules}

@@ -92,11 +92,7 @@ def without_prose(schema: Any, *, names: bool = False) -> Any:
 
 
 def commands(name: str, command: Any) -> Iterator[str]:
-    """Describe a command, its arguments and flags, and its commands.
-
-    Args:
-        command: typer ships a copy of click, whose classes are private.
-    """
+    """Describe a command of typer's copy of click, whose classes are private: arguments, flags and commands."""
     yield name
     for parameter in command.params:
         words = ["required"] if parameter.required else []

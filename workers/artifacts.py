@@ -181,11 +181,7 @@ def download(
 
 
 def find_damage(uri: str, files: Sequence[FileEntry]) -> str | None:
-    """Return a description of the first damaged file of a manifest; `None` if all are intact.
-
-    Raises:
-        StoreError: the store cannot be read, so the state of the files is unknown.
-    """
+    """Describe the first damaged file of a manifest, None if all are intact; a StoreError if that is unknown."""
     for file in files:
         try:
             with _StoreFile(f"{uri}/{file.name}", "rb") as source:

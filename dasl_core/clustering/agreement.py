@@ -11,19 +11,7 @@ from dasl_core.clustering.kmeans import Clustering, kmeans
 
 
 def nmi(x: Tensor | np.ndarray, y: Tensor | np.ndarray, seed: int = 0, restarts: int = 10) -> float:
-    """NMI between the classes `y` and a k-means clustering of `x` with one cluster per class.
-
-    Rows are L2-normalized first. The result is from 0 to 1 and depends only on the arguments.
-
-        Args:
-            x: (N, d) features.
-            y: (N,) integer classes.
-            seed: seed of the k-means++ initializations.
-            restarts: number of k-means runs; the result with the smallest inertia counts.
-
-        Raises:
-            ValueError: shapes or numbers do not fit; the message names the argument.
-    """
+    """NMI, from 0 to 1, of features (N, d) and classes (N,); arguments and errors as of `clustering_metrics`."""
     return clustering_metrics(x, y, seed, restarts)["nmi"]
 
 
@@ -39,7 +27,7 @@ def clustering_metrics(
     Rows are L2-normalized first. This is the protocol of metric learning (Song et al., "Deep Metric Learning
     via Lifted Structured Feature Embedding", CVPR 2016). Of `restarts` runs of k-means, the result with the
     smallest inertia counts, as with scikit-learn's ten in the SEC paper's code. `on_start` is called before
-    each run.
+    each run. `seed` is that of the k-means++ initializations; the result depends only on the arguments.
 
     Returns:
         ``nmi``, ``pairwise_f1``, ``pairwise_precision``, ``pairwise_recall``, each from 0 to 1.

@@ -40,11 +40,7 @@ class CacheBuild(ABC):
         self.unreadable: dict[int, str] = {}
 
     def run(self) -> bool:
-        """Build what is missing, and retry failures. Return false if too few images can be read.
-
-        Raises:
-            OSError: the cache cannot be written.
-        """
+        """Build what is missing, retry failures; false if too few images can be read, an OSError on a failed write."""
         with locked(self._lock, self._wait), self._pool:
             if not self._is_complete():
                 missing = self._drawer.missing(lambda: self._on_read(0))

@@ -57,12 +57,7 @@ class ContactSheet:
 
 
 def choose(positions: Sequence[int], labels: np.ndarray | None) -> list[int]:
-    """Choose up to `MOST` evenly spaced images of a sample, equally many from each class.
-
-    Args:
-        positions: positions of the sample's images.
-        labels: labels of the sample's images; None without classes.
-    """
+    """Choose up to `MOST` evenly spaced images of a sample, equally many from each class if it has labels."""
     if labels is None:
         return spaced(positions, MOST)
     numbers = np.asarray(positions)

@@ -29,12 +29,7 @@ def too_many(unreadable: int, images: int) -> bool:
 
 
 def unreadable_error(name: str, index: DatasetIndex, unreadable: Mapping[int, str]) -> str:
-    """Message of the error of a run with too many unreadable images, with the remedy.
-
-    Args:
-        name: of the data set.
-        unreadable: the reason for each image, by its position in the index.
-    """
+    """Message of the error of a run with too many unreadable images of a data set, by position, with the remedy."""
     images, example = _describe(name, index, unreadable)
     where = index.location
     if CHANGED in unreadable.values():

@@ -24,12 +24,7 @@ class Neighbor:
 
 
 class NeighborIndex:
-    """Embeddings as unit vectors in a memory-mapped file, which may be larger than memory.
-
-    Attributes:
-    keys: keys of the images, in the order of the vectors.
-            vectors: (N, d) float32 unit vectors.
-    """
+    """Embeddings of images with `keys`, as (N, d) float32 unit vectors in a memory-mapped file of any size."""
 
     def __init__(self, batches: Iterable[FeatureBatch], file: Path) -> None:
         """Write the vectors to a file.
@@ -66,11 +61,7 @@ class NeighborIndex:
         return self._positions.get(key)
 
     def nearest(self, query: Tensor, k: int, *, without: int | None = None) -> list[Neighbor]:
-        """Return the `k` images nearest to a vector (d,), nearest first; ties go to the earlier position.
-
-        Args:
-        without: position of an excluded image, such as the query itself.
-        """
+        """Return the `k` images nearest to a vector (d,), not `without`, nearest first; ties go to the earlier one."""
         unit = unit_rows(query.float()[None])[0]
         similarity, position = torch.empty(0), torch.empty(0, dtype=torch.int64)
         count, width = self.vectors.shape

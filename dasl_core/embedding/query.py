@@ -27,11 +27,7 @@ class QueryEncoder:
         self.backbone, self.facts, self.kind = backbone, facts, kind
 
     def embed(self, content: bytes) -> Tensor:
-        """Return the features (d,) of an image file's content.
-
-        Raises:
-            ValueError: it is not a readable image, or does not fit the backbone; the message is the reason.
-        """
+        """Return the features (d,) of an image file's content; a ValueError says why it is unreadable or unfit."""
         with tempfile.TemporaryDirectory(prefix="dasl-query-") as name:
             # The extension matters only if the content does not tell the format.
             file = Path(name) / "image.png"

@@ -70,11 +70,7 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
 def distance_histogram(
     x: Tensor | np.ndarray, y: Tensor | np.ndarray, bins: int
 ) -> tuple[list[int], float]:
-    """Histogram over [0, 2] of the distances that `inter_class_distances` describes, and their mean.
-
-    Raises:
-        ValueError: shapes do not fit, or all samples have one label.
-    """
+    """Histogram over [0, 2] of the distances of `inter_class_distances`, with its errors, and their mean."""
     x, y = _checked(x, y)
     counts, total = torch.zeros(bins, dtype=torch.int64, device=x.device), 0.0
     for distances in _distances(x, y):

@@ -20,15 +20,14 @@ class RunFacts:
     """Facts about a run for its plots.
 
     Attributes:
-    spec: resolved spec.
-    searched: number of training images searched for neighbors.
-            classes: number of classes; None without labels.
-            evaluations: oldest first.
-            losses: mean loss of each epoch, NaN where none was finite.
-            epochs: means of step metrics of each epoch, by name.
-            verdict: message of the verdict; None without one.
-            automatic: settings with the value that "auto" chooses.
-            certificate: SHA-256 of the certificate of the last checkpoint, if there is one.
+        searched: number of training images searched for neighbors.
+        classes: number of classes; None without labels.
+        evaluations: oldest first.
+        losses: mean loss of each epoch, NaN where none was finite.
+        epochs: means of step metrics of each epoch, by name.
+        verdict: message of the verdict; None without one.
+        automatic: settings with the value that "auto" chooses.
+        certificate: SHA-256 of the certificate of the last checkpoint, if there is one.
     """
 
     spec: ResolvedJobSpec

@@ -65,12 +65,7 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
 def _settings(
     drawing: Drawing, images: list[dict[str, Any]], version: int | None
 ) -> dict[str, Any]:
-    """Return the content, JSON-ready.
-
-    Args:
-        images: results of `_image_entry`, in order.
-        version: version of the registered data set.
-    """
+    """Return the content, JSON-ready, with results of `_image_entry` and the version of the registered data set."""
     spec = drawing.spec
     return {
         "format": 1,

@@ -21,11 +21,7 @@ _PAPER, _INK, _FAINT, _ALARM = "#d4d4d8", "black", "#3f3f46", "firebrick"
 
 
 class ContactSheet:
-    """The sheet of a preview. All views have the same scale, so local crops are smaller.
-
-    Attributes:
-    picture: the sheet with the rows added so far.
-    """
+    """The sheet of a preview, in `picture`. All views have the same scale, so local crops are smaller."""
 
     def __init__(self, drawing: Drawing) -> None:
         size = drawing.spec.backbone.image_size

@@ -96,11 +96,7 @@ def version_entry() -> dict[str, int]:
 
 
 def read_version(content: Mapping[str, Any]) -> int:
-    """Return the version of the spec in a file's content, from its `version_entry`.
-
-    Raises:
-        UnreadableSpec: it has none.
-    """
+    """Return the version of the spec in a file's content, by its `version_entry`; an UnreadableSpec without one."""
     return _check_version(content.get(_KEY))
 
 

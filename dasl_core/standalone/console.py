@@ -22,11 +22,7 @@ READING_SECONDS = 10.0
 
 
 class ProgressPrinter(NullReporter):
-    """Prints progress and events.
-
-    Attributes:
-        interrupted: set by a signal handler to end the run after the current step.
-    """
+    """Prints progress and events; a signal handler sets `interrupted` to end the run after the current step."""
 
     def __init__(self) -> None:
         self.interrupted = False

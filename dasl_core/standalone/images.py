@@ -83,11 +83,7 @@ class ImageLocation:
 
 
 def open_images(location: ImageLocation) -> tuple[DatasetIndex, Path]:
-    """Open or create the index on rank 0; return it and its cache folder. Called on all ranks.
-
-    Raises:
-        ValueError: there are no usable images.
-    """
+    """Return the index, which rank 0 opens or creates, and its cache folder on all ranks; a ValueError if empty."""
 
     def open_on_rank_0() -> tuple[DatasetIndex, str]:
         record = location.find()

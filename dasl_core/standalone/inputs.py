@@ -118,11 +118,7 @@ def locations_of(spec: ResolvedJobSpec, options: DataOptions) -> Locations:
 
 
 def start_weights(spec: JobSpec) -> WeightsRecord:
-    """Read the record of the initial weights, if any.
-
-    Raises:
-    ValueError: they cannot be read, or do not fit the backbone.
-    """
+    """Read the record of the initial weights, if any; a ValueError if they are unreadable, or do not fit."""
     if spec.backbone.pretrained is None:
         return NO_RECORD
     weights = pretrained_path(spec.backbone.pretrained)

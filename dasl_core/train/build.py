@@ -102,11 +102,7 @@ def build_trainer(
     backbone: nn.Module | None = None,
     augmentation: Augmentation | None = None,
 ) -> Trainer:
-    """Build the components of a run; arguments as for `pretrain`.
-
-    Raises:
-        ValueError: the spec cannot run on this data; the message says why.
-    """
+    """Build the components of a run; arguments and ValueError as for `pretrain`."""
     spec, device = run.spec, run.device
     train = spec.train
     evaluator = None

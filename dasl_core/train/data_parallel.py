@@ -11,11 +11,7 @@ from dasl_core.train.timing import StepTimer
 
 
 def wrap_ddp(method: Method, timer: StepTimer) -> nn.Module:
-    """Wrap the method in DDP; with one rank, return the method itself.
-
-    Args:
-        timer: measures the exchange of gradients, which mostly overlaps the backward.
-    """
+    """Wrap the method in DDP, whose exchange of gradients `timer` measures; with one rank, return it itself."""
     if world_size() == 1:
         return method
     # Without device_ids, with which DDP would copy to the device what `Method.draw` leaves on the CPU.

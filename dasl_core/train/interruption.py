@@ -23,11 +23,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Interruption:
-    """Decides for all ranks whether to continue or to stop.
-
-    Attributes:
-        control: CPU group for rank 0's decisions; None with one rank.
-    """
+    """Decides for all ranks, over their CPU group if there are several, whether to continue or to stop."""
 
     reporter: Reporter
     progress: Progress

@@ -73,11 +73,7 @@ class DivergedError(ValueError):
 
 
 class DivergenceGuard:
-    """Counts skipped steps, and fails the run after too many.
-
-    Args:
-        flush: called before the run fails, so that the metrics of its last steps are reported.
-    """
+    """Counts skipped steps, and fails the run after too many, once `flush` has reported the last metrics."""
 
     def __init__(self, run: Run, *, flush: Callable[[], object]) -> None:
         self.run, self.flush = run, flush

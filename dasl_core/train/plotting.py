@@ -146,11 +146,7 @@ class Plotter:
         self._publishing(add)
 
     def publish(self, anchors: Anchors, certificate: str | None) -> None:
-        """Draw and publish all plots and the report, on rank 0. A full disk is only reported.
-
-        Args:
-            certificate: SHA-256 of the run's certificate.
-        """
+        """Draw and publish the plots and the report, with the certificate's SHA-256, on rank 0; report a full disk."""
         if rank() == 0:
             self._publishing(lambda: self._publish_pictures(anchors, certificate))
 

@@ -34,13 +34,10 @@ def open_images(
     evaluate_cache: Path | None,
     threads: int,
 ) -> dict[str, Canvases]:
-    """Open the data sets of a run, by name, on all ranks.
+    """Open the data sets to train and to evaluate on, by name, on all ranks.
 
     Args:
-        index: the data set to train on.
-        evaluate_on: the data set to evaluate on, if it is another one.
-        cache: folder for the images of `index`.
-        evaluate_cache: folder for the images of `evaluate_on`; may be the same.
+        cache, evaluate_cache: folders for the images of `index` and of `evaluate_on`; may be the same.
         threads: number of threads for later decoding.
 
     Raises:

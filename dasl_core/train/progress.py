@@ -63,11 +63,7 @@ class Progress:
                 total[1] += 1
 
     def add_entry(self, weights: str) -> None:
-        """Add an entry to the chain after this step, and start the next one.
-
-        Args:
-            weights: SHA-256 of the weights; "" on other ranks than 0.
-        """
+        """Add an entry with the weights' SHA-256, "" on ranks other than 0, to the chain, and start the next."""
         losses, self.recent_losses = self.recent_losses, []
         entry = {
             "step": self.step,

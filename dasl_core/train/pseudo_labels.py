@@ -73,11 +73,7 @@ class PseudoLabels:
         self.filled += 1
 
     def forget(self, age: int) -> None:
-        """Remove the embeddings of a skipped step, and shift those of later steps.
-
-        Args:
-            age: number of steps stored after it.
-        """
+        """Remove the embeddings of a skipped step, after which `age` steps were stored, and shift those."""
         assert self.bank is not None
         step = self.filled - 1 - age
         for rows, share in (

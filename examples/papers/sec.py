@@ -71,11 +71,7 @@ EXCEPTIONS = {
 
 
 class Loss(NamedTuple):
-    """A loss of the table.
-
-    Attributes:
-        per_class: images of each class in a batch; None for what the loss itself requires.
-    """
+    """A loss of the table; `per_class`: images of each class in a batch, None for what the loss itself requires."""
 
     title: str
     method: dict[str, Any]

@@ -49,11 +49,7 @@ def decode_frame(source: bytes, runner: Any) -> bytearray:
 
 
 def find_plugin(syntax: UID) -> str:
-    """Name the plugin that must decode a transfer syntax, for `pydicom.pixels.pixel_array`.
-
-    Raises:
-        ValueError: no safe plugin does.
-    """
+    """Name the plugin of `pydicom.pixels.pixel_array` for a transfer syntax; a ValueError if no safe one decodes it."""
     if not syntax.is_encapsulated:
         return ""
     if syntax == RLELossless:

@@ -69,14 +69,7 @@ def read_cifar10(source: Path) -> Iterator[PublishedImage]:
 
 
 def read_cifar100(source: Path) -> Iterator[PublishedImage]:
-    """Read CIFAR-100's training and test images, with their fine labels.
-
-    Args:
-        source: cifar-100-python.tar.gz or cifar-100-binary.tar.gz, the folder in it or the one that contains it.
-
-    Raises:
-        ValueError: a file is missing, or is not what the authors distribute.
-    """
+    """Read CIFAR-100's training and test images, with their fine labels; source and errors as for CIFAR-10."""
     yield from _read(source, *_CIFAR100)
 
 

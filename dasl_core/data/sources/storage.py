@@ -270,11 +270,7 @@ class _Ranges(io.RawIOBase):
 
 
 def open_system(uri: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URI, and the path in it.
-
-    Raises:
-        ValueError: a package is missing, or the URI is not valid; the message is a sentence.
-    """
+    """Return a URI's fsspec file system, and the path in it; a ValueError if it is invalid, or a package missing."""
     scheme = remote_scheme(uri)
     assert scheme is not None, "it is no path"
     try:
