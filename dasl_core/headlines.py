@@ -21,7 +21,7 @@ HEADLINES = (
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A metric of every evaluation during training, by its name in the progress of a job; larger is better."""
+    """A metric of every evaluation during training, and its field in the progress of a job; larger is better."""
 
     metric: str
     field: str

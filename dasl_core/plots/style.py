@@ -120,7 +120,7 @@ def label_lines(figure: Figure, axes: Axes, labels: list[tuple[float, str, str]]
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Convert a figure without its heading to an SVG element in the color of the page, whose ids begin with `name`."""
+    """Convert a figure without its heading to an SVG element with ink as on the page, and ids beginning with `name`."""
     content = io.StringIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none", "font.sans-serif": _FONTS}
     with matplotlib.rc_context(settings):

@@ -30,7 +30,7 @@ _WIDTH = 100
 
 
 def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> int:
-    """Write a spec for the images of a data set to a file, by force over other content; return the exit code."""
+    """Write a spec for the images of a data set to a file, with `force` over other content; return the exit code."""
     try:
         location.check_outside(output, output.parent)
         index, _ = open_images(location)

@@ -47,7 +47,7 @@ class ForwardRows:
         self._waiting: list[Row] = []
 
     def read(self, row: Row) -> bytes | str:
-        """Return the image of a row, or why it has none; a ValueError if the table is damaged, else an OSError."""
+        """Return the image of a row, or why it has none; a ValueError if the table is damaged, an OSError if unread."""
         with self._turn(row):
             if row not in self._kept:
                 self._advance(row)
