@@ -1,10 +1,11 @@
 """Keyset pagination, newest first, by ids, which are ordered by time of creation."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Generic, TypeVar
+from operator import attrgetter
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
-from fastapi import Query
-from pydantic import AfterValidator, BaseModel
+from fastapi import Depends, Query
+from pydantic import BaseModel
 
 from service.api.parameters import id_of
 from service.ids import Prefix
@@ -16,9 +17,21 @@ After = Annotated[str | None, Query(description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 
 
-def position(kind: Prefix) -> AfterValidator:
-    """Return the check that the `after` parameter of a list is an id of this kind."""
-    return id_of(kind, "is not a position in this list", "the `next` of the previous page")
+class Window(NamedTuple):
+    """The part of a list that a request asks for: a page after an id."""
+
+    after: str | None
+    limit: int
+
+
+def window(kind: Prefix) -> Any:
+    """Return the dependency on the window of a list that is ordered by ids of this kind."""
+    check = id_of(kind, "is not a position in this list", "the `next` of the previous page")
+
+    async def get(after: Annotated[After, check] = None, limit: Limit = 50) -> Window:
+        return Window(after, limit)
+
+    return Depends(get)
 
 
 class Page(BaseModel, Generic[Item]):
@@ -30,7 +43,10 @@ class Page(BaseModel, Generic[Item]):
 
 
 def page(
-    rows: Sequence[Row], limit: int, to_item: Callable[[Row], Item], key: Callable[[Row], str]
+    rows: Sequence[Row],
+    limit: int,
+    to_item: Callable[[Row], Item],
+    key: Callable[[Row], str] = attrgetter("id"),
 ) -> Page[Item]:
     """Build a page of at most `limit` rows.
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from service.api.auth import Admin
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.parameters import Moment, id_of
 from service.api.transaction import ReadSession, Route
 from service.audit import repository
@@ -21,18 +21,15 @@ router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=Route)
 def list_audit(
     caller: Admin,
     session: ReadSession,
+    window: Annotated[Window, window("aud")],
     token: Annotated[
         str | None, Query(description="Id of the token that was used."), TokenId
     ] = None,
     since: Annotated[Moment | None, Query(description="In UTC, unless an offset is given.")] = None,
-    after: Annotated[After, position("aud")] = None,
-    limit: Limit = 50,
 ) -> Page[AuditView]:
     """List requests that changed something or were refused with 403, newest first."""
-    rows = repository.newest(
-        session, caller.tenant, token_id=token, since=since, after=after, limit=limit
-    )
-    return page(rows, limit, lambda row: _view(row[0], row[1]), lambda row: str(row[0].id))
+    rows = repository.newest(session, caller.tenant, *window, token_id=token, since=since)
+    return page(rows, window.limit, lambda row: _view(row[0], row[1]), lambda row: str(row[0].id))
 
 
 def _view(entry: AuditEntry, token_name: str | None) -> AuditView:

@@ -12,11 +12,11 @@ from service.db.models import AuditEntry, Token
 def newest(
     session: Session,
     tenant: str,
+    after: str | None,
+    limit: int,
     *,
     token_id: str | None,
     since: datetime | None,
-    after: str | None,
-    limit: int,
 ) -> Sequence[Row[AuditEntry, str | None]]:
     """A tenant's entries with the name of their token, newest first; one more than `limit`."""
     query = (

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from service.api.auth import Reader, Submitter
 from service.api.own import to_change, to_read
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.problems import FULL
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.datasets import service
@@ -74,16 +74,15 @@ def register_dataset(
 def list_datasets(
     caller: Reader,
     session: ReadSession,
+    window: Annotated[Window, window("ds")],
     name: Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")] = None,
-    after: Annotated[After, position("ds")] = None,
-    limit: Limit = 50,
 ) -> Page[DatasetView]:
     """List data sets, newest first."""
     query = owned(Dataset, caller.tenant)
-    rows = newest(
-        session, query if name is None else query.where(Dataset.name == name), after, limit
-    )
-    return page(rows, limit, DatasetView.model_validate, lambda row: row.id)
+    if name is not None:
+        query = query.where(Dataset.name == name)
+    rows = newest(session, query, *window)
+    return page(rows, window.limit, DatasetView.model_validate)
 
 
 @router.get("/{dataset_id}")

@@ -8,7 +8,7 @@ from fastapi.responses import PlainTextResponse
 
 from service.api.auth import Reader, Submitter
 from service.api.own import to_change, to_read
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.transaction import HeavyRoute, ReadSession, Route, WithContext, WriteSession
 from service.db.models import Experiment
 from service.db.rows import newest, owned
@@ -86,15 +86,12 @@ def validate_experiment(
 
 @router.get("")
 def list_experiments(
-    caller: Reader,
-    session: ReadSession,
-    after: Annotated[After, position("exp")] = None,
-    limit: Limit = 50,
+    caller: Reader, session: ReadSession, window: Annotated[Window, window("exp")]
 ) -> Page[ExperimentSummary]:
     """List experiments, newest first."""
-    rows = newest(session, owned(Experiment, caller.tenant), after, limit)
-    views = service.summaries(session, rows[:limit])
-    return page(rows, limit, lambda row: views[row.id], lambda row: row.id)
+    rows = newest(session, owned(Experiment, caller.tenant), *window)
+    views = service.summaries(session, rows[: window.limit])
+    return page(rows, window.limit, lambda row: views[row.id])
 
 
 @router.get("/{experiment_id}")

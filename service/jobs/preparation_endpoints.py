@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Response
 
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.datasets.endpoints import OwnDataset
 from service.db.models import Preparation
@@ -62,14 +62,11 @@ def request_preparation(
 
 @router.get("/datasets/{dataset_id}/preparations")
 def list_preparations(
-    dataset: OwnDataset,
-    session: ReadSession,
-    after: Annotated[After, position("prep")] = None,
-    limit: Limit = 50,
+    dataset: OwnDataset, session: ReadSession, window: Annotated[Window, window("prep")]
 ) -> Page[PreparationView]:
     """List a data set's preparations, newest first."""
-    rows = kind.newest(session, dataset.id, after=after, limit=limit)
-    return page(rows, limit, PreparationView.model_validate, lambda row: row.id)
+    rows = kind.newest(session, dataset.id, *window)
+    return page(rows, window.limit, PreparationView.model_validate)
 
 
 @router.get("/preparations/{preparation_id}")

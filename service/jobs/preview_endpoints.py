@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from service.api import ranged_file
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
 from service.datasets.endpoints import OwnDataset
 from service.db.models import Preview
@@ -70,14 +70,11 @@ def request_preview(
 
 @router.get("/datasets/{dataset_id}/previews")
 def list_previews(
-    dataset: OwnDataset,
-    session: ReadSession,
-    after: Annotated[After, position("prev")] = None,
-    limit: Limit = 50,
+    dataset: OwnDataset, session: ReadSession, window: Annotated[Window, window("prev")]
 ) -> Page[PreviewSummary]:
     """List a data set's previews, newest first."""
-    rows = kind.newest(session, dataset.id, after=after, limit=limit)
-    return page(rows, limit, PreviewSummary.model_validate, lambda row: row.id)
+    rows = kind.newest(session, dataset.id, *window)
+    return page(rows, window.limit, PreviewSummary.model_validate)
 
 
 @router.get("/previews/{preview_id}")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from service.api import ranged_file
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
 from service.checkpoints.endpoints import OwnCheckpoint, OwnCheckpointToChange
 from service.db.models import Checkpoint, ModelRun
@@ -32,7 +32,7 @@ _CREATED: dict[str, Any] = {
 _find = partial(tasks.get, model_runs)
 OwnModelRun = Annotated[ModelRun, to_read("model_run_id", _find)]
 OwnModelRunToChange = Annotated[ModelRun, to_change("model_run_id", _find)]
-CheckpointAfter = Annotated[After, position("mrun")]
+RunWindow = Annotated[Window, window("mrun")]
 
 
 @router.post("/checkpoints/{checkpoint_id}/evaluations", **_CREATED)
@@ -84,42 +84,33 @@ def _requested(requested: tuple[ModelRun, bool], response: Response) -> ModelRun
 
 @router.get("/checkpoints/{checkpoint_id}/evaluations")
 def list_evaluations(
-    checkpoint: OwnCheckpoint,
-    session: ReadSession,
-    after: CheckpointAfter = None,
-    limit: Limit = 50,
+    checkpoint: OwnCheckpoint, session: ReadSession, window: RunWindow
 ) -> Page[ModelRunView]:
     """List a checkpoint's evaluations on other data sets, newest first."""
-    return _page(session, checkpoint, "evaluation", after, limit)
+    return _page(session, checkpoint, "evaluation", window)
 
 
 @router.get("/checkpoints/{checkpoint_id}/embeddings")
 def list_embeddings(
-    checkpoint: OwnCheckpoint,
-    session: ReadSession,
-    after: CheckpointAfter = None,
-    limit: Limit = 50,
+    checkpoint: OwnCheckpoint, session: ReadSession, window: RunWindow
 ) -> Page[ModelRunView]:
     """List a checkpoint's embeddings, newest first."""
-    return _page(session, checkpoint, "embedding", after, limit)
+    return _page(session, checkpoint, "embedding", window)
 
 
 @router.get("/checkpoints/{checkpoint_id}/exports")
 def list_exports(
-    checkpoint: OwnCheckpoint,
-    session: ReadSession,
-    after: CheckpointAfter = None,
-    limit: Limit = 50,
+    checkpoint: OwnCheckpoint, session: ReadSession, window: RunWindow
 ) -> Page[ModelRunView]:
     """List a checkpoint's exports, newest first."""
-    return _page(session, checkpoint, "export", after, limit)
+    return _page(session, checkpoint, "export", window)
 
 
 def _page(
-    session: ReadSession, checkpoint: Checkpoint, kind: ModelRunKind, after: str | None, limit: int
+    session: ReadSession, checkpoint: Checkpoint, kind: ModelRunKind, window: Window
 ) -> Page[ModelRunView]:
-    rows = model_runs.of_checkpoint(session, checkpoint.id, kind, after=after, limit=limit)
-    return page(rows, limit, ModelRunView.model_validate, lambda row: row.id)
+    rows = model_runs.of_checkpoint(session, checkpoint.id, kind, *window)
+    return page(rows, window.limit, ModelRunView.model_validate)
 
 
 @router.get("/model-runs/{model_run_id}")

@@ -77,7 +77,7 @@ class Tasks(Generic[T]):
         return rows.one(session, self._select(), task_id)
 
     def newest(
-        self, session: Session, dataset_id: str, *, after: str | None, limit: int
+        self, session: Session, dataset_id: str, after: str | None, limit: int
     ) -> Sequence[T]:
         """Return up to `limit` + 1 of a data set's tasks, newest first."""
         return rows.newest(session, self._select(self.row.dataset_id == dataset_id), after, limit)
@@ -259,7 +259,7 @@ class ModelRuns(Tasks[ModelRun]):
         return task.kind
 
     def of_checkpoint(
-        self, session: Session, checkpoint_id: str, kind: str, *, after: str | None, limit: int
+        self, session: Session, checkpoint_id: str, kind: str, after: str | None, limit: int
     ) -> Sequence[ModelRun]:
         """Return up to `limit` + 1 of a checkpoint's runs of one kind, newest first."""
         query = self._select(ModelRun.checkpoint_id == checkpoint_id, ModelRun.kind == kind)

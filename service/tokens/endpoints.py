@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from service.api.auth import Admin, Reader
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.transaction import ReadSession, Route, WriteSession
 from service.db.models import Token
 from service.db.rows import by_id, newest, owned
@@ -25,14 +25,11 @@ def create_token(request: TokenRequest, caller: Admin, session: WriteSession) ->
 
 @router.get("")
 def list_tokens(
-    caller: Admin,
-    session: ReadSession,
-    after: Annotated[After, position("tok")] = None,
-    limit: Limit = 50,
+    caller: Admin, session: ReadSession, window: Annotated[Window, window("tok")]
 ) -> Page[TokenView]:
     """List tokens, newest first, including revoked ones."""
-    rows = newest(session, owned(Token, caller.tenant), after, limit)
-    return page(rows, limit, TokenView.model_validate, lambda row: row.id)
+    rows = newest(session, owned(Token, caller.tenant), *window)
+    return page(rows, window.limit, TokenView.model_validate)
 
 
 @router.get("/current")

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from service.api.auth import Admin
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.transaction import ReadSession, Route, WriteSession
 from service.db.models import User
 from service.db.rows import newest, owned
@@ -28,14 +28,11 @@ def create_user(
 
 @router.get("")
 def list_users(
-    caller: Admin,
-    session: ReadSession,
-    after: Annotated[After, position("usr")] = None,
-    limit: Limit = 50,
+    caller: Admin, session: ReadSession, window: Annotated[Window, window("usr")]
 ) -> Page[UserView]:
     """List users, newest first, including disabled ones."""
-    rows = newest(session, owned(User, caller.tenant), after, limit)
-    return page(rows, limit, UserView.model_validate, lambda row: row.id)
+    rows = newest(session, owned(User, caller.tenant), *window)
+    return page(rows, window.limit, UserView.model_validate)
 
 
 @router.get("/{user_id}")

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 
 from service.api.auth import Admin
-from service.api.pagination import After, Limit, Page, page, position
+from service.api.pagination import Page, Window, page, window
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.db.models import Webhook
 from service.db.rows import newest, owned
@@ -34,14 +34,11 @@ def create_webhook(
 
 @router.get("")
 def list_webhooks(
-    caller: Admin,
-    session: ReadSession,
-    after: Annotated[After, position("whk")] = None,
-    limit: Limit = 50,
+    caller: Admin, session: ReadSession, window: Annotated[Window, window("whk")]
 ) -> Page[WebhookView]:
     """List webhooks, newest first, without their secrets."""
-    rows = newest(session, owned(Webhook, caller.tenant), after, limit)
-    return page(rows, limit, WebhookView.model_validate, lambda row: row.id)
+    rows = newest(session, owned(Webhook, caller.tenant), *window)
+    return page(rows, window.limit, WebhookView.model_validate)
 
 
 @router.get("/{webhook_id}")
@@ -92,15 +89,14 @@ def list_deliveries(
     caller: Admin,
     context: WithContext,
     session: ReadSession,
+    window: Annotated[Window, window("msg")],
     state: DeliveryState | None = None,
-    after: Annotated[After, position("msg")] = None,
-    limit: Limit = 50,
 ) -> Page[DeliveryView]:
     """List the messages of a webhook, newest first, with the last attempt of each."""
     webhook = service.get(session, caller.tenant, webhook_id)
-    rows = newest(session, repository.deliveries(webhook.id, state), after, limit)
+    rows = newest(session, repository.deliveries(webhook.id, state), *window)
     view = partial(service.view, settings=context.settings)
-    return page(rows, limit, view, lambda row: row.id)
+    return page(rows, window.limit, view)
 
 
 @router.get("/{webhook_id}/deliveries/{delivery_id}")
