@@ -101,7 +101,7 @@ class Problem(HTTPException):
         """Build the response with the problem document."""
         document = {
             "type": self.type,
-            "title": _title(self.type),
+            "title": self.type.replace("-", " ").capitalize(),
             "status": self.status_code,
             "detail": self.detail,
             "errors": [error.as_dict() for error in self.errors],
@@ -233,10 +233,6 @@ def _body_model(request: Request) -> type[BaseModel] | None:
     field = getattr(request.scope.get("route"), "body_field", None)
     model = getattr(getattr(field, "field_info", None), "annotation", None)
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
-
-
-def _title(kind: str) -> str:
-    return kind.replace("-", " ").capitalize()
 
 
 def _quoted(value: object) -> str:

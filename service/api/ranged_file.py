@@ -1,24 +1,26 @@
 """File downloads with `Range`, `ETag` and `Content-Disposition` (RFC 9110, RFC 6266)."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import quote
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 
 from service.api.problems import Problem
-from service.api.transaction import Context
+from service.api.transaction import Context, StoreRoute
 
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-RESPONSES: dict[int | str, dict[str, Any]] = {
+_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": _BYTES},
     206: {"description": "The requested range.", "content": _BYTES},
     304: {"description": "The client has it (`If-None-Match`)."},
     307: {"description": "It is at the URL in `Location` for some minutes; send no token there."},
 }
-"""OpenAPI responses of an endpoint that returns `answer`."""
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _SHOWN_BYTES = 8 << 20
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII)
 # Larger than any file; Python refuses to parse numbers with very many digits.
@@ -39,6 +41,25 @@ class StoredFile:
     def etag(self) -> str:
         """A strong entity tag."""
         return f'"{self.sha256}"'
+
+
+class FileRoute(StoreRoute):
+    """A route whose endpoint returns a `StoredFile` to answer with."""
+
+    async def _run(self, context: Context, request: Request, run: Callable[[], Any]) -> Any:
+        return await super()._run(
+            context, request, lambda: partial(answer, request, context, run())
+        )
+
+
+def download(router: APIRouter, path: str) -> Callable[[Endpoint], Endpoint]:
+    """Register an endpoint for GET and HEAD of a file."""
+
+    def register(endpoint: Endpoint) -> Endpoint:
+        router.head(path, include_in_schema=False)(endpoint)
+        return router.get(path, response_class=Response, responses=_RESPONSES)(endpoint)
+
+    return register
 
 
 def answer(request: Request, context: Context, file: StoredFile) -> Response:

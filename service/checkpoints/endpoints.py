@@ -1,29 +1,20 @@
 """`/v1/checkpoints`: show, pin, delete and download checkpoints."""
 
-from collections.abc import Callable
-from functools import partial
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import ConfigDict, Field, model_validator
 
 from dasl_core.spec.base import StrictModel, problem
-from service.api import ranged_file
 from service.api.auth import Reader, Submitter
-from service.api.transaction import (
-    InTransaction,
-    ReadSession,
-    Route,
-    StoreRoute,
-    WithContext,
-    WriteSession,
-)
+from service.api.ranged_file import FileRoute, StoredFile, download
+from service.api.transaction import InTransaction, ReadSession, Route, WriteSession
 from service.checkpoints import service
 from service.db.models import Checkpoint
 from service.wire.checkpoints import CheckpointView, Verification
 
 router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=Route)
-files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=StoreRoute)
+files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=FileRoute)
 
 
 class CheckpointPatch(StrictModel):
@@ -95,19 +86,9 @@ def delete_checkpoint(checkpoint: OwnCheckpointToChange, session: WriteSession) 
 
 
 # `:path`, so that a name with a slash is refused instead of matching another route.
-@files.head("/{checkpoint_id}/files/{name:path}", include_in_schema=False)
-@files.get(
-    "/{checkpoint_id}/files/{name:path}",
-    response_class=Response,
-    responses=ranged_file.RESPONSES,
-)
+@download(files, "/{checkpoint_id}/files/{name:path}")
 def download_checkpoint_file(
-    checkpoint: OwnCheckpoint,
-    name: str,
-    request: Request,
-    context: WithContext,
-    session: ReadSession,
-) -> Callable[[], Response]:
+    checkpoint: OwnCheckpoint, name: str, session: ReadSession
+) -> StoredFile:
     """Download a file of a checkpoint or a part of it."""
-    file = service.file(checkpoint, name)
-    return partial(ranged_file.answer, request, context, file)
+    return service.file(checkpoint, name)

@@ -1,19 +1,16 @@
 """`/v1/jobs/{id}/checkpoints` and `/artifacts`: the files that a job produced."""
 
-from collections.abc import Callable
-from functools import partial
+from fastapi import APIRouter
 
-from fastapi import APIRouter, Request, Response
-
-from service.api import ranged_file
 from service.api.pagination import Page
-from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
+from service.api.ranged_file import FileRoute, StoredFile, download
+from service.api.transaction import ReadSession, Route, WriteSession
 from service.checkpoints import repository, service
 from service.jobs.dependencies import OwnJob, OwnJobToChange
 from service.wire.checkpoints import ArtifactView, CheckpointView, DeletedCheckpoints
 
 router = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=Route)
-files = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=StoreRoute)
+files = APIRouter(prefix="/v1/jobs", tags=["checkpoints"], route_class=FileRoute)
 
 
 @router.get("/{job_id}/checkpoints")
@@ -36,13 +33,7 @@ def list_artifacts(job: OwnJob, session: ReadSession) -> Page[ArtifactView]:
     return Page(data=[ArtifactView.model_validate(row) for row in rows])
 
 
-@files.head("/{job_id}/artifacts/{name:path}", include_in_schema=False)
-@files.get(
-    "/{job_id}/artifacts/{name:path}", response_class=Response, responses=ranged_file.RESPONSES
-)
-def download_artifact(
-    job: OwnJob, name: str, request: Request, context: WithContext, session: ReadSession
-) -> Callable[[], Response]:
+@download(files, "/{job_id}/artifacts/{name:path}")
+def download_artifact(job: OwnJob, name: str, session: ReadSession) -> StoredFile:
     """Download an artifact or a part of it."""
-    file = service.artifact(session, job.id, name)
-    return partial(ranged_file.answer, request, context, file)
+    return service.artifact(session, job.id, name)

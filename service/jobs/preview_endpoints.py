@@ -1,17 +1,16 @@
 """`/v1/datasets/{id}/previews` and `/v1/previews`: draw views of a data set as a spec would."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 
-from service.api import ranged_file
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
 from service.api.pagination import Page, Window, page, window
-from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
+from service.api.ranged_file import FileRoute, StoredFile, download
+from service.api.transaction import ReadSession, Route, WithContext, WriteSession
 from service.datasets.endpoints import OwnDataset
 from service.db.models import Preview
 from service.jobs import idempotency, previews
@@ -25,7 +24,7 @@ from service.tasks.repository import previews as kind
 from service.wire.previews import PreviewSummary, PreviewView
 
 router = APIRouter(prefix="/v1", tags=["previews"], route_class=Route)
-files = APIRouter(prefix="/v1/previews", tags=["previews"], route_class=StoreRoute)
+files = APIRouter(prefix="/v1/previews", tags=["previews"], route_class=FileRoute)
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,7 @@ def delete_preview(preview: OwnPreviewToChange, session: WriteSession) -> None:
     tasks.delete(session, kind, preview)
 
 
-@files.head("/{preview_id}/files/{name:path}", include_in_schema=False)
-@files.get(
-    "/{preview_id}/files/{name:path}", response_class=Response, responses=ranged_file.RESPONSES
-)
-def download_preview_file(
-    preview: OwnPreview, name: str, request: Request, context: WithContext, session: ReadSession
-) -> Callable[[], Response]:
+@download(files, "/{preview_id}/files/{name:path}")
+def download_preview_file(preview: OwnPreview, name: str, session: ReadSession) -> StoredFile:
     """Download a file of a preview or a part of it."""
-    return partial(ranged_file.answer, request, context, file(preview, name))
+    return file(preview, name)

@@ -1,16 +1,15 @@
 """`/v1/checkpoints/{id}/evaluations`, `/embeddings` and `/exports`, and `/v1/model-runs`."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from service.api import ranged_file
 from service.api.auth import Submitter
 from service.api.own import to_change, to_read
 from service.api.pagination import Page, Window, page, window
-from service.api.transaction import ReadSession, Route, StoreRoute, WithContext, WriteSession
+from service.api.ranged_file import FileRoute, StoredFile, download
+from service.api.transaction import ReadSession, Route, WriteSession
 from service.checkpoints.endpoints import OwnCheckpoint, OwnCheckpointToChange
 from service.db.models import Checkpoint, ModelRun
 from service.model_runs import service
@@ -21,7 +20,7 @@ from service.tasks.repository import model_runs
 from service.wire.model_runs import ModelRunView
 
 router = APIRouter(prefix="/v1", tags=["model runs"], route_class=Route)
-files = APIRouter(prefix="/v1/model-runs", tags=["model runs"], route_class=StoreRoute)
+files = APIRouter(prefix="/v1/model-runs", tags=["model runs"], route_class=FileRoute)
 
 _CREATED: dict[str, Any] = {
     "status_code": 201,
@@ -125,12 +124,7 @@ def delete_model_run(run: OwnModelRunToChange, session: WriteSession) -> None:
     tasks.delete(session, model_runs, run)
 
 
-@files.head("/{model_run_id}/files/{name:path}", include_in_schema=False)
-@files.get(
-    "/{model_run_id}/files/{name:path}", response_class=Response, responses=ranged_file.RESPONSES
-)
-def download_model_run_file(
-    run: OwnModelRun, name: str, request: Request, context: WithContext, session: ReadSession
-) -> Callable[[], Response]:
+@download(files, "/{model_run_id}/files/{name:path}")
+def download_model_run_file(run: OwnModelRun, name: str, session: ReadSession) -> StoredFile:
     """Download a file of an embedding or export, or a part of it."""
-    return partial(ranged_file.answer, request, context, service.file(run, name))
+    return service.file(run, name)

@@ -64,8 +64,7 @@ def _view(row: DatasetVersion) -> VersionView:
     )
 
 
-@files.head("/contact-sheet", include_in_schema=False)
-@files.get("/contact-sheet", response_class=Response, responses=ranged_file.RESPONSES)
+@ranged_file.download(files, "/contact-sheet")
 def show_contact_sheet(
     dataset: OwnDataset, request: Request, context: WithContext, session: ReadSession
 ) -> Callable[[], Response]:
