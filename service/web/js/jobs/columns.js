@@ -12,6 +12,22 @@ import { html, useState } from "../vendor.js";
  *   `sort` is the field by which the server orders
  */
 /**
+ * A column of figures.
+ * @param {string} id @param {string} title @param {string} width @param {Column["cell"]} cell
+ * @param {Partial<Column>} [more]
+ * @returns {Column}
+ */
+const figures = (id, title, width, cell, more) => ({
+  id,
+  title,
+  width,
+  right: true,
+  cell,
+  ...more,
+});
+const HIDDEN = { hidden: true };
+
+/**
  * Columns of the table of jobs.
  * @type {Column[]}
  */
@@ -36,29 +52,11 @@ const COLUMNS = [
     width: "minmax(150px, 1fr)",
     cell: (job) => html`<${JobProgress} job=${job} />`,
   },
-  {
-    id: "knn",
-    title: "k-NN",
-    width: "72px",
-    right: true,
-    sort: "best.knn_top1",
-    cell: (job) => share(job.progress?.knn),
-  },
-  {
-    id: "recall",
-    title: "R@1",
-    width: "72px",
-    right: true,
+  figures("knn", "k-NN", "72px", (job) => share(job.progress?.knn), { sort: "best.knn_top1" }),
+  figures("recall", "R@1", "72px", (job) => share(job.progress?.recall_at_1), {
     sort: "best.recall_at_1",
-    cell: (job) => share(job.progress?.recall_at_1),
-  },
-  {
-    id: "loss",
-    title: "Loss",
-    width: "72px",
-    right: true,
-    cell: (job) => number(job.progress?.loss),
-  },
+  }),
+  figures("loss", "Loss", "72px", (job) => number(job.progress?.loss)),
   {
     id: "verdict",
     title: "Verdict",
@@ -78,14 +76,9 @@ const COLUMNS = [
     width: "minmax(90px, .8fr)",
     cell: (job) => job.dataset.name,
   },
-  {
-    id: "created",
-    title: "Created",
-    width: "96px",
-    right: true,
+  figures("created", "Created", "96px", (job) => html`<${Ago} at=${job.created_at} />`, {
     sort: "created_at",
-    cell: (job) => html`<${Ago} at=${job.created_at} />`,
-  },
+  }),
   {
     id: "experiment",
     title: "Experiment",
@@ -100,32 +93,10 @@ const COLUMNS = [
     hidden: true,
     cell: (job) => job.submitted_by ?? html`<span class="muted">–</span>`,
   },
-  { id: "took", title: "Took", width: "92px", right: true, hidden: true, cell: (job) => took(job) },
-  {
-    id: "speed",
-    title: "Images/s",
-    width: "80px",
-    right: true,
-    hidden: true,
-    cell: (job) => number(job.progress?.images_per_second),
-  },
-  {
-    id: "priority",
-    title: "Priority",
-    width: "72px",
-    right: true,
-    hidden: true,
-    sort: "priority",
-    cell: (job) => job.priority,
-  },
-  {
-    id: "restarts",
-    title: "Restarts",
-    width: "76px",
-    right: true,
-    hidden: true,
-    cell: (job) => count(job.restarts),
-  },
+  figures("took", "Took", "92px", (job) => took(job), HIDDEN),
+  figures("speed", "Images/s", "80px", (job) => number(job.progress?.images_per_second), HIDDEN),
+  figures("priority", "Priority", "72px", (job) => job.priority, { ...HIDDEN, sort: "priority" }),
+  figures("restarts", "Restarts", "76px", (job) => count(job.restarts), HIDDEN),
   {
     id: "id",
     title: "Id",
