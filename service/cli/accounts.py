@@ -113,14 +113,10 @@ def create_tenant(
 def list_tenants() -> None:
     """List tenants: all for an operator, else your own."""
     shown: console.Columns[TenantView] = {
-        "NAME": lambda tenant: tenant.name,
+        **console.columns("name"),
         "WEIGHT": lambda tenant: f"{tenant.weight:g}",
-        "QUEUED": lambda tenant: tenant.max_queued_jobs,
-        "RUNNING": lambda tenant: tenant.max_running_jobs,
-        "GPUS": lambda tenant: tenant.max_gpus,
-        "PRIORITY": lambda tenant: tenant.max_priority,
-        "HOURS": lambda tenant: tenant.max_hours,
-        "DISABLED": lambda tenant: tenant.disabled_at,
+        **console.columns(QUEUED="max_queued_jobs", RUNNING="max_running_jobs", GPUS="max_gpus"),
+        **console.columns(PRIORITY="max_priority", HOURS="max_hours", DISABLED="disabled_at"),
     }
     with connect() as client:
         console.print_records(client.tenants.list(), shown)
@@ -316,8 +312,7 @@ def create_token(
 def list_tokens() -> None:
     """List all tokens, without their secrets."""
     shown: console.Columns[TokenView] = {
-        **console.columns("id", "name"),
-        "USER": lambda token: token.user_id,
+        **console.columns("id", "name", USER="user_id"),
         "SCOPES": lambda token: ",".join(token.scopes),
         "LIMITS": _described,
         **console.columns("created_at", "last_used_at", "expires_at", "revoked_at"),

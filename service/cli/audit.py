@@ -32,11 +32,8 @@ def audit(
         console.print_records(
             islice(pages, limit),
             {
-                **console.columns("at"),
-                "TOKEN": lambda entry: entry.token_id,
-                "NAME": lambda entry: entry.token_name,
-                "FROM": lambda entry: entry.address,
-                "STATUS": lambda entry: entry.status,
+                **console.columns("at", TOKEN="token_id", NAME="token_name", FROM="address"),
+                **console.columns("status"),
                 "REQUEST": lambda entry: f"{entry.method} {entry.path}",
             },
         )

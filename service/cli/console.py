@@ -145,9 +145,14 @@ def print_secret(record: BaseModel | dict[str, Any], secret: str, remark: str) -
         note(remark)
 
 
-def columns(*fields: str) -> dict[str, Callable[[Any], object]]:
-    """Return columns of fields as they are; that of `last_login_at` has the header `LAST LOGIN`."""
-    return {_label(field).upper(): attrgetter(field) for field in fields}
+def columns(*fields: str, **headed: str) -> dict[str, Callable[[Any], object]]:
+    """Return columns of fields as they are; that of `last_login_at` has the header `LAST LOGIN`.
+
+    Args:
+        headed: fields by headers that differ from their names.
+    """
+    named = {_label(field).upper(): field for field in fields} | headed
+    return {header: attrgetter(field) for header, field in named.items()}
 
 
 def facts(record: BaseModel, *fields: str) -> list[tuple[str, object]]:

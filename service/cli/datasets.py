@@ -192,8 +192,7 @@ def versions(
 ) -> None:
     """List the versions of a data set, newest first. A spec names one as DATASET@VERSION."""
     shown = {
-        "VERSION": lambda version: version.number,
-        **console.columns("created_at"),
+        **console.columns(VERSION="number", CREATED="created_at"),
         "IMAGES": lambda version: (version.facts or {}).get("num_images"),
         "ADDED": lambda version: version.changes and version.changes.added,
         "REMOVED": lambda version: version.changes and version.changes.removed,

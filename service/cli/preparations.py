@@ -72,11 +72,8 @@ def prepare(
 def list_preparations(dataset: DatasetId) -> None:
     """List the preparations of a data set, newest first."""
     shown: console.Columns[Preparation] = {
-        **console.columns("id"),
-        "VERSION": lambda record: record.dataset_version,
-        "SIZE": lambda record: record.image_size,
-        "BANDS": lambda record: record.channels,
-        "CACHE": lambda record: record.image_cache,
+        **console.columns("id", VERSION="dataset_version", SIZE="image_size", BANDS="channels"),
+        **console.columns(CACHE="image_cache"),
         "STATE": _outcome,
     }
     with connect() as client:

@@ -81,9 +81,7 @@ def preview_dataset(
 def list_previews(dataset: DatasetId) -> None:
     """List the previews of a data set, newest first."""
     shown = {
-        **console.columns("id", "state"),
-        "VERSION": lambda preview: preview.dataset_version,
-        **console.columns("images"),
+        **console.columns("id", "state", VERSION="dataset_version", IMAGES="images"),
         "SIZE": lambda preview: None if preview.size is None else size(preview.size),
         **console.columns("created_at"),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -77,22 +77,16 @@ def _find(client: Client, target: str) -> _Deletion:
     """Find a record by its id, or by the name of a data set or else of a job."""
     if target.startswith("job_"):
         return _deletion_of_job(client, client.jobs.get(target))
-    if target.startswith("ckpt_"):
-        checkpoint = client.checkpoints.get(target)
-        what = f"checkpoint {checkpoint.id} of step {checkpoint.step}"
-        return _Deletion(what, checkpoint.id, client.checkpoints.delete)
-    if target.startswith("prev_"):
-        preview = client.previews.get(target)
-        what = f"preview {preview.id} of {preview.images} images"
-        return _Deletion(what, preview.id, client.previews.delete)
-    if target.startswith("prep_"):
-        preparation = client.preparations.get(target)
-        what = f"preparation {preparation.id} of images of {preparation.image_size} pixels"
-        return _Deletion(what, preparation.id, client.preparations.delete)
-    if target.startswith("mrun_"):
-        run = client.model_runs.get(target)
-        what = f"{run.kind} {run.id} of checkpoint {run.checkpoint_id}"
-        return _Deletion(what, run.id, client.model_runs.delete)
+    kinds: dict[str, tuple[Any, str]] = {
+        "ckpt": (client.checkpoints, "checkpoint {0.id} of step {0.step}"),
+        "prev": (client.previews, "preview {0.id} of {0.images} images"),
+        "prep": (client.preparations, "preparation {0.id} of images of {0.image_size} pixels"),
+        "mrun": (client.model_runs, "{0.kind} {0.id} of checkpoint {0.checkpoint_id}"),
+    }
+    if (prefix := target.partition("_")[0]) in kinds:
+        records, what = kinds[prefix]
+        record = records.get(target)
+        return _Deletion(what.format(record), record.id, records.delete)
     try:
         dataset = client.datasets.get(target)
     except ApiError as not_a_dataset:
