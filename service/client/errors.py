@@ -47,26 +47,20 @@ class ConfigError(DaslError):
 class ConnectionFailed(DaslError):
     """The server is down, unreachable, or not a DASL server."""
 
+    _text = "No DASL server answers at {} ({}). Start one with `dasl serve`, or set DASL_URL to another address."
+
     def __init__(self, url: str, reason: str) -> None:
-        self.url = url
-        self.reason = reason
-        super().__init__(
-            f"No DASL server answers at {url} ({reason}). Start one with `dasl serve`, "
-            "or set DASL_URL to another address."
-        )
+        self.url, self.reason = url, reason
+        super().__init__(self._text.format(url, reason))
 
 
 class StoreUnreachable(ConnectionFailed):
     """The object store that a download was redirected to does not answer."""
 
-    def __init__(self, url: str, reason: str) -> None:
-        DaslError.__init__(
-            self,
-            f"The artifact store does not answer at {url} ({reason}). The server sends downloads there; if this "
-            "machine cannot reach that address, ask its operator to change DASL_S3_PUBLIC_ENDPOINT.",
-        )
-        self.url = url
-        self.reason = reason
+    _text = (
+        "The artifact store does not answer at {} ({}). The server sends downloads there; if this machine cannot "
+        "reach that address, ask its operator to change DASL_S3_PUBLIC_ENDPOINT."
+    )
 
 
 @dataclass(frozen=True)
