@@ -75,27 +75,27 @@ class Login(Base):
     address: Mapped[str | None] = mapped_column(String(100))
 
 
-class WebSession(Base):
-    """A session of a browser, which acts as its token and ends with it."""
+class _OfToken(Base):
+    """A secret that stands for a token for a time, and ends with it."""
+
+    __abstract__ = True
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class WebSession(_OfToken):
+    """A session of a browser, by the hash of its cookie."""
 
     __tablename__ = "web_sessions"
 
-    # Hash of the cookie.
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
-    created_at: Mapped[datetime]
-    expires_at: Mapped[datetime] = mapped_column(index=True)
 
-
-class LoginCode(Base):
-    """A code that starts one session of its token; removed when it is used or has expired."""
+class LoginCode(_OfToken):
+    """A code that starts one session; removed when it is used or has expired."""
 
     __tablename__ = "login_codes"
-
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"), index=True)
-    created_at: Mapped[datetime]
-    expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
 class Tenant(Base):
