@@ -53,7 +53,9 @@ class AutoscalerDemand:
         limit, turn = self._context.settings.cluster_limit, int(now.timestamp() // _TURN.seconds)
         requested = autoscaling.choose(running, waiting, limit, turn)
         bundles = autoscaling.bundles([*running, *requested]) if requested else []
-        if bundles == self._shown and not self._is_repeated(now):
+        # An unchanged request is repeated, an empty one once.
+        is_repeated = self._withdrawals < 2 and passed(self._shown_at, now, _REPEAT_EVERY)
+        if bundles == self._shown and not is_repeated:
             return
         command = self._context.entrypoints.demand.format(bundles=shlex.quote(json.dumps(bundles)))
         name = f"demand-{uuid4().hex}"
@@ -68,7 +70,3 @@ class AutoscalerDemand:
             self._context.demand_programs.add(name)
         self._withdrawals = 0 if bundles else self._withdrawals + 1
         self._shown, self._shown_at = bundles, now
-
-    def _is_repeated(self, now: datetime) -> bool:
-        """Whether to repeat the unchanged request; an empty one is repeated once."""
-        return self._withdrawals < 2 and passed(self._shown_at, now, _REPEAT_EVERY)

@@ -166,7 +166,8 @@ def _serve(
         on_demand.close()
         if stuck is None:
             dispatcher.join()
-            _print(describe_unfinished(database))
+            if (sentence := describe_unfinished(database)) is not None:
+                print(sentence, flush=True)
         database.dispose()
 
 
@@ -207,11 +208,6 @@ def _for_local_ray(settings: Settings, port: int) -> Settings:
             "cluster_limit": settings.cluster_limit or CURRENT_NODES,
         }
     )
-
-
-def _print(sentence: str | None) -> None:
-    if sentence is not None:
-        print(sentence, flush=True)
 
 
 def _print_address(url: str, token: str, config: Path, shared: Path) -> None:

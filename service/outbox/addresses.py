@@ -103,7 +103,8 @@ class AddressGuard:
             raise Refused(NOT_PUBLIC)
         if host == "localhost" and host not in self._names:
             raise Refused(NOT_PUBLIC)
-        if parts.scheme == "http" and not self._is_listed(host):
+        is_listed = host in self._names or (address is not None and self._in_networks(address))
+        if parts.scheme == "http" and not is_listed:
             raise Refused(
                 "uses http; use https, or let the operator list the host (DASL_WEBHOOK_ALLOWED_HOSTS)"
             )
@@ -125,10 +126,6 @@ class AddressGuard:
                 if address is None or not self._may_reach(address):
                     raise Refused(NOT_PUBLIC)
         return texts
-
-    def _is_listed(self, host: str) -> bool:
-        address = _address(host)
-        return host in self._names or (address is not None and self._in_networks(address))
 
     def _may_reach(self, address: Address) -> bool:
         return is_public(address) or self._in_networks(address)
