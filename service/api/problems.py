@@ -125,6 +125,12 @@ def spec_problem(problems: Sequence[FieldProblem]) -> Problem:
     return Problem(422, "validation", detail, errors=problems)
 
 
+def quota_exceeded(quota: str, limit: int, used: int, detail: str) -> Problem:
+    """Build a 429 problem for a quota that is used up."""
+    extra = {"quota": quota, "limit": limit, "used": used}
+    return Problem(429, "quota-exceeded", detail, extra=extra)
+
+
 def validated(document: dict[str, Any], model: type[Model]) -> Model:
     """Validate a document against a model that depends on the state of the service.
 

@@ -17,7 +17,7 @@ from dasl_core.spec.source import (
 from service import ids
 from service.api import references
 from service.api.auth import Caller
-from service.api.problems import Problem, field_problem, not_found
+from service.api.problems import Problem, field_problem, not_found, quota_exceeded
 from service.datasets import repository
 from service.datasets.ingests import repository as ingests
 from service.datasets.schemas import DatasetRequest
@@ -136,13 +136,11 @@ def check_quota(session: Session, caller: Caller, limit: int | None, *, added: i
     if used < limit:
         return
     whose = "it" if caller.user_id is None else "tokens of its user"
-    raise Problem(
-        429,
-        "quota-exceeded",
+    detail = (
         f"max_pending_datasets of this token is {limit}, and {used} data sets that {whose} registered or refreshed wait "
-        "for their ingest, are being read or uploaded; repeat the request when one is ready",
-        extra={"quota": "max_pending_datasets", "limit": limit, "used": used},
+        "for their ingest, are being read or uploaded; repeat the request when one is ready"
     )
+    raise quota_exceeded("max_pending_datasets", limit, used, detail)
 
 
 def get(session: Session, tenant: str, dataset_id: str) -> Dataset:

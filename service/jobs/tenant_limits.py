@@ -3,10 +3,10 @@
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import FieldProblem
-from service.api.problems import Problem, spec_problem
+from service.api.problems import spec_problem
 from service.cluster.repository import count_queued
 from service.jobs import repository
-from service.tokens.service import exceeding
+from service.tokens.service import queue_full
 
 
 def check_caps(
@@ -52,10 +52,4 @@ def check_queue(session: Session, tenant: str, jobs: int = 1) -> None:
         return
     queued = count_queued(session, tenant)
     if queued + jobs > limit:
-        raise Problem(
-            429,
-            "quota-exceeded",
-            f"max_queued_jobs of this tenant is {limit}, and {queued} of its jobs are queued; "
-            f"{exceeding(jobs)}",
-            extra={"quota": "max_queued_jobs", "limit": limit, "used": queued},
-        )
+        raise queue_full("tenant", "its jobs", limit, queued, jobs)

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from service.api import references
 from service.api.auth import Caller
-from service.api.problems import Problem, not_found
+from service.api.problems import not_found, quota_exceeded
 from service.db.models import Task
 from service.tasks.repository import Tasks
 
@@ -34,16 +34,9 @@ def check_pending(session: Session, tasks: Tasks[Any], caller: Caller) -> None:
     """
     used = tasks.count_pending(session, caller.token_id)
     if used >= MAX_PENDING:
-        raise Problem(
-            429,
-            "quota-exceeded",
-            f"{used} {tasks.noun}s of this token are queued or running, which is the limit; try again when one has ended",
-            extra={
-                "quota": f"pending_{tasks.noun.replace(' ', '_')}s",
-                "limit": MAX_PENDING,
-                "used": used,
-            },
-        )
+        detail = f"{used} {tasks.noun}s of this token are queued or running, which is the limit; try again when one has ended"
+        quota = f"pending_{tasks.noun.replace(' ', '_')}s"
+        raise quota_exceeded(quota, MAX_PENDING, used, detail)
 
 
 def delete(session: Session, tasks: Tasks[T], task: T) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from service import credentials, ids
 from service.api import references
 from service.api.auth import Caller
-from service.api.problems import Problem, field_problem
+from service.api.problems import Problem, field_problem, quota_exceeded
 from service.db.models import Token
 from service.db.rows import add, owned
 from service.tenants import service as tenants
@@ -117,20 +117,18 @@ def check_queue(session: Session, caller: Caller, limit: int | None, jobs: int =
     queued = repository.count_queued(session, caller.account_id)
     if queued + jobs > limit:
         whose = "its jobs" if caller.user_id is None else "the jobs of its user"
-        raise Problem(
-            429,
-            "quota-exceeded",
-            f"max_queued_jobs of this token is {limit}, and {queued} of {whose} are queued; "
-            f"{exceeding(jobs)}",
-            extra={"quota": "max_queued_jobs", "limit": limit, "used": queued},
-        )
+        raise queue_full("token", whose, limit, queued, jobs)
 
 
-def exceeding(jobs: int) -> str:
-    """Return the remedy for a full queue, as a clause."""
-    if jobs == 1:
-        return "submit again when one has started"
-    return f"these are {jobs} more. Submit fewer, or again when others have started"
+def queue_full(owner: str, whose: str, limit: int, queued: int, jobs: int) -> Problem:
+    """Build a 429 problem for a full queue of an owner, by whose jobs it is full."""
+    remedy = "submit again when one has started"
+    if jobs > 1:
+        remedy = f"these are {jobs} more. Submit fewer, or again when others have started"
+    detail = (
+        f"max_queued_jobs of this {owner} is {limit}, and {queued} of {whose} are queued; {remedy}"
+    )
+    return quota_exceeded("max_queued_jobs", limit, queued, detail)
 
 
 def revoke(session: Session, caller: Caller, token_id: str) -> None:

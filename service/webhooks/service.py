@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from service import credentials, ids
 from service.api import references
 from service.api.auth import Caller
-from service.api.problems import Problem, field_problem, not_found
+from service.api.problems import Problem, field_problem, not_found, quota_exceeded
 from service.db.models import Webhook, WebhookDelivery
 from service.db.rows import add, owned
 from service.outbox import messages
@@ -37,12 +37,8 @@ def create(
         raise not_found("tenant", caller.tenant)
     used = repository.count(session, caller.tenant)
     if used >= MAX_WEBHOOKS:
-        raise Problem(
-            429,
-            "quota-exceeded",
-            f"The tenant has {used} webhooks, which is the limit; delete one, or let one be notified of more events",
-            extra={"quota": "webhooks", "limit": MAX_WEBHOOKS, "used": used},
-        )
+        detail = f"The tenant has {used} webhooks, which is the limit; delete one, or let one be notified of more events"
+        raise quota_exceeded("webhooks", MAX_WEBHOOKS, used, detail)
     webhook = Webhook(
         id=ids.new_id("whk"),
         tenant=caller.tenant,
