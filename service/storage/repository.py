@@ -43,7 +43,7 @@ from service.db.models import (
 )
 from service.db.rows import changed
 from service.states import TERMINAL, JobStatus, TaskState
-from service.tasks.repository import model_runs, previews
+from service.tasks.repository import Tasks, model_runs, previews
 from service.wire.storage import LargeJob, MetricRows, StorageView, Store, StoredFiles, StoredLogs
 
 _JOBS = Base.metadata.tables[Job.__tablename__]
@@ -243,22 +243,22 @@ def stored_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
     drawn = select(Preview.tenant, Preview.size).where(*previews.not_deleted())
     made = select(ModelRun.tenant, ModelRun.size).where(*model_runs.not_deleted())
     sizes = union_all(checkpoints.where(_STORED), artifacts, drawn, made).subquery()
-    total = func.sum(sizes.c.size)
-    query = select(sizes.c.tenant, total).group_by(sizes.c.tenant).having(total > 0)
-    query = query.order_by(sizes.c.tenant)
-    if only is not None:
-        query = query.where(sizes.c.tenant == only)
-    return {tenant: int(size) for tenant, size in session.execute(query)}
+    return _by_tenant(session, select(sizes.c.tenant, func.sum(sizes.c.size)), only)
 
 
 def uploaded_by_tenant(session: Session, *, only: str | None) -> dict[str, int]:
     """Return the bytes of the uploads of each tenant; see `stored_by_tenant` for arguments."""
-    total = func.sum(Dataset.upload_received)
-    query = select(Dataset.tenant, total).where(Dataset.deleted_at.is_(None))
-    query = query.group_by(Dataset.tenant).having(total > 0)
+    query = select(Dataset.tenant, func.sum(Dataset.upload_received))
+    return _by_tenant(session, query.where(Dataset.deleted_at.is_(None)), only)
+
+
+def _by_tenant(session: Session, query: Select[str, Any], only: str | None) -> dict[str, int]:
+    """Return the second column of a query, a sum, by the first one, a tenant; without those that have nothing."""
+    tenant, total = query.selected_columns
+    query = query.group_by(tenant).having(total > 0).order_by(tenant)
     if only is not None:
-        query = query.where(Dataset.tenant == only)
-    return {tenant: int(size or 0) for tenant, size in session.execute(query)}
+        query = query.where(tenant == only)
+    return {name: int(size) for name, size in session.execute(query)}
 
 
 def stored_bytes(session: Session) -> int:
@@ -277,6 +277,11 @@ def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: i
     def files(size: Any, query: Select[Any]) -> StoredFiles:
         count, total = session.execute(query.with_only_columns(func.count(), func.sum(size))).one()
         return StoredFiles(count=count, bytes=int(total or 0))
+
+    def of_tasks(tasks: Tasks[Any]) -> StoredFiles:
+        row = tasks.row
+        stored = (row.tenant == tenant, row.size > 0, *tasks.not_deleted())
+        return files(row.size, select(row).where(*stored))
 
     checkpoints = select(Checkpoint).join(Job, Job.id == Checkpoint.job_id)
     artifacts = select(Artifact).join(Job, Job.id == Artifact.job_id)
@@ -312,18 +317,8 @@ def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: i
         uploads=files(
             Dataset.upload_received, select(Dataset).where(*named, Dataset.upload_received > 0)
         ),
-        previews=files(
-            Preview.size,
-            select(Preview).where(
-                Preview.tenant == tenant, Preview.size > 0, *previews.not_deleted()
-            ),
-        ),
-        model_runs=files(
-            ModelRun.size,
-            select(ModelRun).where(
-                ModelRun.tenant == tenant, ModelRun.size > 0, *model_runs.not_deleted()
-            ),
-        ),
+        previews=of_tasks(previews),
+        model_runs=of_tasks(model_runs),
         deleted_jobs=session.scalar(select(func.count()).select_from(Job).where(own, deleted)) or 0,
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],
         store=store,
