@@ -82,6 +82,7 @@ class OfflineWandB:
         """Close the run and publish it."""
         assert self._wandb_run is not None, "started"
         self._wandb_run.finish(exit_code=1 if ending == "failed" else 0)
+        self.close()  # only the end of its process writes all records to the file
         if ending != "superseded":
             self.publish()
 

@@ -346,7 +346,8 @@ def test_offline_run_of_wandb_is_an_artifact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")  # the spec decides
-    # The end of a run waits for its trackers; on a busy machine wandb takes longer than usual.
+    # The start of wandb's process and the end of a run wait for it; on a busy machine it takes longer than usual.
+    monkeypatch.setenv("WANDB__SERVICE_WAIT", "600")
     monkeypatch.setattr(tracking, "CLOSE_SECONDS", 600.0)
     wandb = {"project": "birds", "entity": "lab"}
     training = train_tracked(pictures, cache, tmp_path, NONE | {"wandb": wandb}, attempt=2)
