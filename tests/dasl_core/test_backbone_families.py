@@ -100,8 +100,7 @@ def test_network_without_drop_path_needs_no_setting() -> None:
 
 def test_local_crops_need_network_of_several_sizes() -> None:
     spec = tiny_spec(
-        method={"name": "dino"},
-        backbone={"name": "mixer_b16_224", "image_size": "auto"},
+        method={"name": "dino"}, backbone={"name": "mixer_b16_224", "image_size": "auto"}
     )
     with pytest.raises(SpecError) as caught:
         resolve(JobSpec.model_validate(spec), FACTS)

@@ -176,10 +176,7 @@ def swap_state(folder: Path) -> None:
 
 
 def edit_figure(folder: Path) -> None:
-    edit(
-        folder / LAST / CERTIFICATE,
-        lambda c: c["figures"][-1]["metrics"].update(knn_top1=0.5),
-    )
+    edit(folder / LAST / CERTIFICATE, lambda c: c["figures"][-1]["metrics"].update(knn_top1=0.5))
 
 
 def break_chain(folder: Path) -> None:
@@ -296,10 +293,7 @@ def test_only_an_evaluation_finds_a_figure_claimed_everywhere(
 
     forge(copied, change)
     for checkpoint in (copied / "out" / "checkpoints").iterdir():
-        edit(
-            checkpoint / "metrics.json",
-            lambda m: m["evaluations"][-1]["metrics"].update(claimed),
-        )
+        edit(checkpoint / "metrics.json", lambda m: m["evaluations"][-1]["metrics"].update(claimed))
     assert check(copied, windows=0) == 3
     assert check(copied, windows=1) == 0
     assert "--evaluate also checks the figures" in capsys.readouterr().out

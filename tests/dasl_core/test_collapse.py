@@ -70,10 +70,7 @@ def train(
 
 
 def train_assignments(
-    teacher_temperature: float,
-    centred: bool,
-    noise: float = 0.1,
-    steps: int = 300,
+    teacher_temperature: float, centred: bool, noise: float = 0.1, steps: int = 300
 ) -> Iterator[Figures]:
     """Train a minimal DINO: softmax outputs, a slow teacher, sharpening, with or without centering."""
     student, teacher = network(OUTPUTS), network(OUTPUTS)

@@ -64,12 +64,7 @@ def criterion(pseudo_labels: PseudoLabels | None = None, **changes: Any) -> Crit
     spec = resolve(JobSpec.model_validate(tiny_spec(**changes)), facts)
     method = build_method(spec, 3).double()
     return Criterion(
-        spec.method.name,
-        method,
-        spec.active_regularizers(),
-        spec.train.seed,
-        CPU,
-        pseudo_labels,
+        spec.method.name, method, spec.active_regularizers(), spec.train.seed, CPU, pseudo_labels
     )
 
 

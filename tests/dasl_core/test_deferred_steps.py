@@ -127,11 +127,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_no_step_waits_for_the_device(
-    name: str,
-    pictures: DatasetIndex,
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rendering, "render_on_cpu", rendering.render_batch)  # as on a GPU
     beside = BESIDE.get(name, {})
@@ -165,11 +161,7 @@ ON_META: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", families_first(sorted(METHODS.keys() - WAITS.keys())))
 def test_step_runs_on_tensors_without_data(
-    name: str,
-    pictures: DatasetIndex,
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the device "meta", what reads a tensor raises, and most that mixes it with a CPU's."""
     # There is no autocast for meta tensors.

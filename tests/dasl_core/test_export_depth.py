@@ -72,9 +72,7 @@ def test_hub_folder_of_other_bands_loads_and_has_no_transform_for_8_bits(
     assert model(images).shape == (1, model.num_features)
 
 
-def test_processor_of_transformers_computes_the_window(
-    deep: tuple[Path, ResolvedJobSpec],
-) -> None:
+def test_processor_of_transformers_computes_the_window(deep: tuple[Path, ResolvedJobSpec]) -> None:
     _, spec = deep
     config = processor_config(spec)
     x = np.linspace(200, 3200, 5)

@@ -70,9 +70,7 @@ def onnx_checkpoints(
     return [(root / k, *checkpoint_of(pictures, k, root / k, onnx=True)) for k in kinds]
 
 
-def test_onnxruntime_computes_same_features_without_torch(
-    onnx_checkpoints: list[Exported],
-) -> None:
+def test_onnxruntime_computes_same_features_without_torch(onnx_checkpoints: list[Exported]) -> None:
     folders = [folder for folder, _, _ in onnx_checkpoints]
     images = [images_for(spec, 5) for _, spec, _ in onnx_checkpoints]
     codes = [code_of(folder, block=1) for folder in folders]
@@ -84,9 +82,7 @@ def test_onnxruntime_computes_same_features_without_torch(
         np.testing.assert_allclose(theirs, expected, rtol=1e-4, atol=1e-4, err_msg=folder.name)
 
 
-def test_onnx_file_contains_metadata(
-    onnx_checkpoints: list[Exported],
-) -> None:
+def test_onnx_file_contains_metadata(onnx_checkpoints: list[Exported]) -> None:
     import onnx
 
     for folder, spec, _ in onnx_checkpoints:

@@ -36,10 +36,7 @@ STEPS = 12
 # Steps before rounding that differs has grown: with AVX-512, MoCo v3's fifth gradient is 3% off one of AVX2.
 COMPARED_ELSEWHERE = 4
 METRICS = ("loss", "gradient_norm", "dar", "sec")
-REGULARIZED: dict[str, Any] = {
-    "dar": {"weight": 0.1, "estimator": "chain"},
-    "sec": {"weight": 0.5},
-}
+REGULARIZED: dict[str, Any] = {"dar": {"weight": 0.1, "estimator": "chain"}, "sec": {"weight": 0.5}}
 DISTANCES = {"dar": {"difference": "distance", "weight": 0.5, "estimator": "unbiased"}}
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     *((method, "plain", {}) for method in sorted(METHODS)),

@@ -31,10 +31,7 @@ SGD = {"name": "sgd", "lr": 0.05, "weight_decay": 0.1}
 def spec_of(index: DatasetIndex, workers: int = 1, **train: Any) -> ResolvedJobSpec:
     settings = {"precision": "fp64", "optimizer": SGD, "head_only_epochs": 1} | train
     return resolved_from_checkpoint(
-        index,
-        method={"name": "byol"},
-        train=settings,
-        resources={"workers": workers},
+        index, method={"name": "byol"}, train=settings, resources={"workers": workers}
     )
 
 

@@ -81,11 +81,7 @@ def test_forgotten_update_is_reported(pictures: DatasetIndex, name: str) -> None
 @pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize("name", ["byol", "dino"])
 def test_teacher_is_updated_once_per_step_with_micro_batches(
-    pictures: DatasetIndex,
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     momenta: list[float] = []
     update = Teacher.update

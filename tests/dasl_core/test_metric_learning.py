@@ -467,8 +467,7 @@ SETTING_EFFECTS = {
         loss_by_settings,
     ),
     "triplet": SettingEffects(
-        EMBEDDING | {"mining": other("all", "loss"), "margin": other(0.7, "loss")},
-        loss_by_settings,
+        EMBEDDING | {"mining": other("all", "loss"), "margin": other(0.7, "loss")}, loss_by_settings
     ),
     "multi_similarity": SettingEffects(
         EMBEDDING

@@ -162,8 +162,7 @@ def test_schedules_are_applied_to_every_group() -> None:
 
 def test_head_rate_is_that_of_heads_but_not_of_proxies() -> None:
     settings = tiny_spec(
-        method={"name": "proxy_anchor", "proxy_lr": 50.0},
-        train={"optimizer": {"head_lr": 5.0}},
+        method={"name": "proxy_anchor", "proxy_lr": 50.0}, train={"optimizer": {"head_lr": 5.0}}
     )
     facts = DatasetFacts(num_images=100, num_classes=3, median_size=32)
     spec = resolve(JobSpec.model_validate(settings), facts)

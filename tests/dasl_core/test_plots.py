@@ -206,8 +206,7 @@ def test_file_names_are_escaped(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fraction", "held_out"),
-    [(0.01, 0), (0.04, 1), pytest.param(0.075, 2, marks=pytest.mark.slow)],
+    ("fraction", "held_out"), [(0.01, 0), (0.04, 1), pytest.param(0.075, 2, marks=pytest.mark.slow)]
 )
 def test_plots_with_few_or_no_held_out_images(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, fraction: float, held_out: int
@@ -407,16 +406,14 @@ def test_norms_of_many_groups_with_any_names_are_drawn(facts: Facts, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("held_out", "text"),
-    [(0, ""), (30, "30 images; one is 3.3 %"), (2_615, "2,615 images")],
+    ("held_out", "text"), [(0, ""), (30, "30 images; one is 3.3 %"), (2_615, "2,615 images")]
 )
 def test_one_image_is_told_where_it_counts(facts: Facts, held_out: int, text: str) -> None:
     assert facts(held_out=held_out).resolution("knn_top1") == text
 
 
 @pytest.mark.parametrize(
-    "losses",
-    [[1e308, -1e308], [math.inf, 1.0], [math.nan, math.nan], [], [2.0, 1e300, 1.0]],
+    "losses", [[1e308, -1e308], [math.inf, 1.0], [math.nan, math.nan], [], [2.0, 1e300, 1.0]]
 )
 def test_curves_draw_losses_of_any_size(
     facts: Facts, tmp_path: Path, losses: list[float], caplog: pytest.LogCaptureFixture

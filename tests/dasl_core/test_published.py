@@ -166,10 +166,7 @@ LAYOUTS: dict[Callable[[Path], None], dict[str, tuple[list[str], int]]] = {
     inshop: {"train": (["id_01"], 2), "test": (["id_02"], 2)},
     cifar10: {"train": (["airplane", "automobile"], 10), "test": (["automobile"], 1)},
     cifar100: {"train": (["apple", "train"], 3), "test": (["apple"], 1)},
-    imagenet: {
-        "train": (["n01440764", "n01443537"], 2),
-        "val": (["n01440764", "n01443537"], 3),
-    },
+    imagenet: {"train": (["n01440764", "n01443537"], 2), "val": (["n01440764", "n01443537"], 3)},
 }
 
 

@@ -153,11 +153,7 @@ def test_skipped_step_is_reported_with_its_images(
 
 @pytest.mark.parametrize("limit", [0, 2])
 def test_too_many_skipped_steps_fail_run_and_name_images(
-    pictures: DatasetIndex,
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    limit: int,
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({2, 4, 5, 6, 7, 8, 9}))
     spec = resolved(pictures, train={"skip_not_finite": limit})

@@ -13,10 +13,7 @@ from tests.support.setting_effects import HEAD, SettingEffects, other
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.integers(2, 9),
-    st.integers(2, 9),
-    st.tuples(*[st.floats(0, 30)] * 3),
-    st.integers(0, 2**31),
+    st.integers(2, 9), st.integers(2, 9), st.tuples(*[st.floats(0, 30)] * 3), st.integers(0, 2**31)
 )
 def test_equals_lightlys_value_and_gradient(
     samples: int, width: int, weights: tuple[float, float, float], seed: int

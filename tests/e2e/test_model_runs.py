@@ -23,11 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.time
 
 
 def test_finished_model_at_work(
-    served: Served,
-    main_job: Job,
-    images: Images,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    served: Served, main_job: Job, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DASL_URL", served.url)
     monkeypatch.setenv("DASL_TOKEN", served.token)

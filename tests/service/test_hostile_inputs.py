@@ -649,9 +649,7 @@ def test_request_memory_is_bounded_by_body_size(
     tracemalloc.start()
     try:
         answer = api.client.post(
-            "/v1/jobs/validate",
-            content=content,
-            headers={**JSON, "Authorization": authorization},
+            "/v1/jobs/validate", content=content, headers={**JSON, "Authorization": authorization}
         )
         _, peak = tracemalloc.get_traced_memory()
     finally:

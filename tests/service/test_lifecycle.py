@@ -229,9 +229,7 @@ def test_history_is_consistent_after_any_order_of_actions(database: Database) ->
     run_state_machine_as_test(
         DatabaseJobMachine,
         settings=settings(
-            max_examples=25,
-            stateful_step_count=12,
-            suppress_health_check=list(HealthCheck),
+            max_examples=25, stateful_step_count=12, suppress_health_check=list(HealthCheck)
         ),
     )
 
@@ -294,9 +292,7 @@ def test_rolled_back_transition_leaves_no_event(database: Database) -> None:
     assert (job.status, len(events), attempts) == ("queued", 1, [])
 
 
-def test_retries_back_off_and_resume_from_newest_checkpoint(
-    database: Database,
-) -> None:
+def test_retries_back_off_and_resume_from_newest_checkpoint(database: Database) -> None:
     job_id = make_job(database, max_restarts=2)
     error = {"type": "x", "message": "broke"}
     delays = []

@@ -24,9 +24,7 @@ def self_signed(path: Path, host: str, *addresses: str) -> Path:
         .sign(key, hashes.SHA256())
     )
     secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     path.write_bytes(signed.public_bytes(serialization.Encoding.PEM) + secret)
     return path

@@ -264,11 +264,7 @@ def run(
                 patch("dasl_core.train.checkpointing.export_backbone", without_onnx)
             )
         files = RunFiles(
-            cache=cache,
-            evaluate_cache=cache,
-            scratch=Path(scratch),
-            resume=resume,
-            branch=branch,
+            cache=cache, evaluate_cache=cache, scratch=Path(scratch), resume=resume, branch=branch
         )
         return pretrain(spec, index, reporter or NullReporter(), files, **arguments)
 

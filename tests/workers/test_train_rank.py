@@ -234,9 +234,7 @@ def test_job_is_evaluated_on_another_data_set(deployment: Deployment) -> None:
     trained = deployment.registered("unlabelled", classes=0, per_class=20)
     other = deployment.registered("labelled", classes=2, per_class=5)
     job = deployment.submit(
-        dataset="unlabelled",
-        train=ONE_EPOCH,
-        evaluate={"dataset": "labelled", "every_epochs": 1},
+        dataset="unlabelled", train=ONE_EPOCH, evaluate={"dataset": "labelled", "every_epochs": 1}
     )
     job = deployment.trained(job)
     events = [event.message for event in deployment.client.jobs.events(job.id)]

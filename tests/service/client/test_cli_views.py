@@ -97,9 +97,7 @@ def test_accuracies_before_an_evaluation_is_fetched_are_those_of_the_progress() 
     }
 
 
-def test_plain_view_throttles_progress_but_not_events(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_plain_view_throttles_progress_but_not_events(capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainView(every=3600)
     view.show(_snapshot())
     view.show(_snapshot(step=130))

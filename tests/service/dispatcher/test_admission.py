@@ -687,9 +687,7 @@ def test_retry_waits_for_another_node_for_some_minutes(
     nodes = tuple(Node(name, "", 1, 0, 0, 0) for name in "01")
     busy = [replace(running(1, hours), placement={"1": 1})] if hours else []
     job = replace(
-        queued("retry", 1, 1),
-        avoided=frozenset("0"),
-        avoids_until=BEGAN - minutes * MINUTE,
+        queued("retry", 1, 1), avoided=frozenset("0"), avoids_until=BEGAN - minutes * MINUTE
     )
     (decision,) = decide(Cluster(nodes), busy, [job], BEGAN)
     allowed = "".join(each.id for each in nodes if decision.job.demand.choice.allows(each))

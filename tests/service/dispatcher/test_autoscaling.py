@@ -39,8 +39,7 @@ def launched(request: Bundles, limit: tuple[NodeShape, ...]) -> int | None:
     }
     requests = [
         ResourceRequestUtil.make(
-            resources,
-            label_selectors=[[(name, 1, [value]) for name, value in labels.items()]],
+            resources, label_selectors=[[(name, 1, [value]) for name, value in labels.items()]]
         )
         if labels
         else ResourceRequestUtil.make(resources)

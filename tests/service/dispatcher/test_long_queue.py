@@ -70,10 +70,7 @@ def test_first_jobs_are_those_of_the_whole_queue_in_order(
         account = Account(rng.choice("abb"), rng.choice(tokens))
         preemptible, priority = rng.random() < 0.2, rng.choice([0, 0, 0, 0, 1])
         job = world.add_job(
-            tenant=account.tenant,
-            token_id=account.id,
-            preemptible=preemptible,
-            priority=priority,
+            tenant=account.tenant, token_id=account.id, preemptible=preemptible, priority=priority
         )
         of_rank = queue.setdefault((preemptible, -priority), {})
         of_rank.setdefault(account, []).append(Waiting(job, ONE_CPU))

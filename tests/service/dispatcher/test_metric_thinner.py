@@ -148,9 +148,7 @@ def check_extremes(all_points: Points, left: Points, newest: int, without: set[i
 
 @pytest.mark.dialect(slow="postgresql")
 @settings(
-    max_examples=10,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.lists(

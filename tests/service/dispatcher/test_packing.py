@@ -53,9 +53,7 @@ def test_estimated_room_exists_for_any_placement_of_others(world: Placed, worker
 
 
 @given(placed(alike=True))
-def test_packing_is_exact_for_equal_workers(
-    world: Placed,
-) -> None:
+def test_packing_is_exact_for_equal_workers(world: Placed) -> None:
     nodes, left, there = world
     for worker in kinds(there):
         assert sure_places(nodes, kinds(there), worker) == places(left, worker)

@@ -182,8 +182,7 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
         body = {"name": "images", "uri": str(images)}
         dataset = client.post("/v1/datasets", json=body).json()["id"]
         until(
-            lambda: answer(client, f"/v1/datasets/{dataset}")["state"] == "ready" or None,
-            "ingest",
+            lambda: answer(client, f"/v1/datasets/{dataset}")["state"] == "ready" or None, "ingest"
         )
         assert answer(client, "/readyz")["checks"]["ray"] == "ok"
         spec = {

@@ -58,10 +58,7 @@ def test_store_that_hangs_starts_no_job(world: World, monkeypatch: pytest.Monkey
     ("check", "restarts"), [(away, 0), (lambda _: None, 1)], ids=["away", "writable"]
 )
 def test_hang_while_the_store_is_away_uses_no_restart(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    check: Callable[[Storage], None],
-    restarts: int,
+    world: World, monkeypatch: pytest.MonkeyPatch, check: Callable[[Storage], None], restarts: int
 ) -> None:
     monkeypatch.setattr(world.settings, "hang_seconds", 200)
     job = world.add_job()

@@ -547,8 +547,6 @@ def test_no_order_of_events_and_deaths_loses_a_message(
     run_state_machine_as_test(
         StoryHere,
         settings=settings(
-            max_examples=20,
-            stateful_step_count=25,
-            suppress_health_check=list(HealthCheck),
+            max_examples=20, stateful_step_count=25, suppress_health_check=list(HealthCheck)
         ),
     )

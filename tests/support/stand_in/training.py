@@ -61,11 +61,7 @@ def train(config: dict[str, Any]) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="dasl-") as scratch,
         ApiReporter(
-            client,
-            config["job"],
-            config["attempt"],
-            start.artifacts_uri,
-            start.heartbeat_seconds,
+            client, config["job"], config["attempt"], start.artifacts_uri, start.heartbeat_seconds
         ) as reporter,
     ):
         first, weights = _state(start, Path(scratch))
