@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import timm
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -55,18 +56,31 @@ def spec_of(**parts: Any) -> JobSpec:
 
 # --- invalid specs
 
-BAD: list[tuple[dict[str, Any], str, str, str]] = [
-    ({"method": {"name": "simclrr"}}, "method.name", "'simclrr'", "simclr"),
-    ({"method": {"name": 5}}, "method.name", "5", "simclr"),
-    ({"method": {"temperature": 0}}, "method.temperature", "0", ">= 0.001"),
-    ({"method": {"temprature": 1}}, "method.temprature", "1", ""),
-    ({"method": "simclr"}, "method", "'simclr'", "a mapping"),
-    ({"metod": {}}, "metod", "{}", ""),
-    ({"float": 1}, "float", "1", ""),
-    ({"dataset": ""}, "dataset", "''", "at least 1"),
-    ({"dataset": "../x"}, "dataset", "'../x'", "a name without slashes"),
-    ({"dataset": "~/birds"}, "dataset", "'~/birds'", "register a folder first: dasl datasets add"),
-    ({"name": "a\nb"}, "name", "'a\\nb'", "a name without slashes, line breaks"),
+Bad = tuple[dict[str, Any], str, str, str]
+
+
+def at(field: str, value: Any, expected: str, given: str | None = None) -> Bad:
+    """A spec with one bad field, which is shown as `given`."""
+    return nested(field, value), field, repr(value) if given is None else given, expected
+
+
+def nested(field: str, value: Any) -> dict[str, Any]:
+    first, _, rest = field.partition(".")
+    return {first: nested(rest, value) if rest else value}
+
+
+BAD: list[Bad] = [
+    at("method.name", "simclrr", "simclr"),
+    at("method.name", 5, "simclr"),
+    at("method.temperature", 0, ">= 0.001"),
+    at("method.temprature", 1, ""),
+    at("method", "simclr", "a mapping"),
+    at("metod", {}, ""),
+    at("float", 1, ""),
+    at("dataset", "", "at least 1"),
+    at("dataset", "../x", "a name without slashes"),
+    at("dataset", "~/birds", "register a folder first: dasl datasets add"),
+    at("name", "a\nb", "a name without slashes, line breaks"),
     ({"tags": {"a\nb": "c"}}, "tags.a\\nb", "'a\\nb'", "a string without line breaks"),
     ({"k" * 100: 1}, "k" * 100, "1", ""),
     ({"train": {"k" * 101: 1}}, "train." + "k" * 97 + "...", "1", ""),
@@ -76,15 +90,10 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         repr("\n" * 100)[:77] + "...",
         "at most",
     ),
-    ({"name": "x" * 201}, "name", repr("x" * 201)[:77] + "...", "at most 200 characters"),
-    ({"augment": {"blur": []}}, "augment.blur", "[]", "at least 1 entry"),
-    ({"backbone": "resnet18"}, "backbone", "'resnet18'", "a mapping, such as {name: resnet18}"),
-    (
-        {"train": {"optimizer": "adam"}},
-        "train.optimizer",
-        "'adam'",
-        "a mapping, such as {name: adam}",
-    ),
+    at("name", "x" * 201, "at most 200 characters", repr("x" * 201)[:77] + "..."),
+    at("augment.blur", [], "at least 1 entry"),
+    at("backbone", "resnet18", "a mapping, such as {name: resnet18}"),
+    at("train.optimizer", "adam", "a mapping, such as {name: adam}"),
     ({"dar": {"weight": 1, "share": 0.1}}, "dar.share", "0.1", "null, or dar.weight: auto"),
     (
         {"regularizers": {"koleo": {"weight": 1, "share": 2}}},
@@ -92,12 +101,12 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "2.0",
         "null, or regularizers.koleo.weight: auto",
     ),
-    ({"sec": {"share": 0}}, "sec.share", "0", "> 0"),
-    ({"dar": {"weight": True}}, "dar.weight", "'true'", "a number"),
-    ({"train": {"epochs": True}}, "train.epochs", "'true'", "a whole number"),
-    ({"augment": {"flip": False}}, "augment.flip", "'false'", "a number"),
+    at("sec.share", 0, "> 0"),
+    at("dar.weight", True, "a number", "'true'"),
+    at("train.epochs", True, "a whole number", "'true'"),
+    at("augment.flip", False, "a number", "'false'"),
     ({"evaluate": {"retrieval": [1, True]}}, "evaluate.retrieval.1", "'true'", "a whole number"),
-    ({"resources": {"gpus_per_worker": True}}, "resources.gpus_per_worker", "'true'", "0 or 1"),
+    at("resources.gpus_per_worker", True, "0 or 1", "'true'"),
     (
         {"dataset": "x", "evaluate": {"dataset": "x"}},
         "evaluate.dataset",
@@ -116,24 +125,24 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "1e-30",
         "a number >= 0.001",
     ),
-    ({"train": "fast"}, "train", "'fast'", "a mapping"),
-    ({"evaluate": {"holdout": 0}}, "evaluate.holdout", "0", "a mapping, or null"),
-    ({"dar": "on"}, "dar", "'on'", "a mapping, or null"),
-    ({"backbone": {"name": "resnet81"}}, "backbone.name", "'resnet81'", "'resnet50'"),
-    ({"backbone": {"image_size": 4}}, "backbone.image_size", "4", ">= 8, or 'auto'"),
-    ({"backbone": {"image_size": "big"}}, "backbone.image_size", "'big'", "or 'auto'"),
-    ({"backbone": {"in_channels": 65}}, "backbone.in_channels", "65", "a number <= 64, or 'auto'"),
-    (
-        {"backbone": {"window": [9, 9]}},
+    at("train", "fast", "a mapping"),
+    at("evaluate.holdout", 0, "a mapping, or null"),
+    at("dar", "on", "a mapping, or null"),
+    at("backbone.name", "resnet81", "'resnet50'"),
+    at("backbone.image_size", 4, ">= 8, or 'auto'"),
+    at("backbone.image_size", "big", "or 'auto'"),
+    at("backbone.in_channels", 65, "a number <= 64, or 'auto'"),
+    at(
         "backbone.window",
-        "[9.0, 9.0]",
+        [9, 9],
         "two numbers: low, then a larger high, or a mapping, or 'auto'",
+        "[9.0, 9.0]",
     ),
-    ({"backbone": {"pretrained": True}}, "backbone.pretrained", "true", "a string"),
-    ({"backbone": {"stem": "tall"}}, "backbone.stem", "'tall'", "'standard' or 'small', or 'auto'"),
-    ({"augment": {"crop_scale": [0.5, 0.2]}}, "augment.crop_scale", "[0.5, 0.2]", "low <= high"),
+    at("backbone.pretrained", True, "a string", "true"),
+    at("backbone.stem", "tall", "'standard' or 'small', or 'auto'"),
+    at("augment.crop_scale", [0.5, 0.2], "low <= high"),
     ({"augment": {"crop_scale": [NAN, 1]}}, "augment.crop_scale.0", "nan", "a finite number"),
-    ({"augment": {"blur": 1.5}}, "augment.blur", "1.5", "a number <= 1.0, or a list, or 'auto'"),
+    at("augment.blur", 1.5, "a number <= 1.0, or a list, or 'auto'"),
     (
         {"method": {"name": "dino", "local_scale": [0.4, 0.1]}},
         "method.local_scale",
@@ -146,29 +155,24 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "true",
         "train.compile: false",
     ),
-    ({"dar": {"weight": -1}}, "dar.weight", "-1", ">= 0"),
-    ({"dar": {"labels": "colour"}}, "dar.labels", "'colour'", "'instance'"),
-    ({"sec": {"momentum": 0}}, "sec.momentum", "0", "> 0"),
-    ({"train": {"epochs": 0}}, "train.epochs", "0", ">= 1"),
-    ({"train": {"epochs": 2.5}}, "train.epochs", "2.5", "whole number"),
-    ({"train": {"seed": 2**63}}, "train.seed", str(2**63), "<="),
-    ({"train": {"batch_size": NAN}}, "train.batch_size", "nan", "or 'auto'"),
-    (
-        {"train": {"optimizer": {"lr": NAN}}},
-        "train.optimizer.lr",
-        "nan",
-        "finite number, or 'auto'",
-    ),
-    ({"train": {"optimizer": {"lr": 0}}}, "train.optimizer.lr", "0", "> 0"),
-    ({"train": {"optimizer": {"lr": 1e300}}}, "train.optimizer.lr", "1e+300", "<= 10000"),
-    ({"train": {"optimizer": {"base_lr": 1e5}}}, "train.optimizer.base_lr", "100000.0", "<= 10000"),
-    ({"train": {"optimizer": {"weight_decay": 101}}}, "train.optimizer.weight_decay", "101", "100"),
-    ({"dar": {"weight": 1e7}}, "dar.weight", "10000000.0", "<= 1000000"),
-    ({"sec": {"weight": 1e39}}, "sec.weight", "1e+39", "<= 1000000"),
-    ({"evaluate": {"knn": {"temperature": 1e-300}}}, "evaluate.knn.temperature", "1e-300", ">="),
+    at("dar.weight", -1, ">= 0"),
+    at("dar.labels", "colour", "'instance'"),
+    at("sec.momentum", 0, "> 0"),
+    at("train.epochs", 0, ">= 1"),
+    at("train.epochs", 2.5, "whole number"),
+    at("train.seed", 2**63, "<="),
+    at("train.batch_size", NAN, "or 'auto'"),
+    at("train.optimizer.lr", NAN, "finite number, or 'auto'"),
+    at("train.optimizer.lr", 0, "> 0"),
+    at("train.optimizer.lr", 1e300, "<= 10000"),
+    at("train.optimizer.base_lr", 1e5, "<= 10000"),
+    at("train.optimizer.weight_decay", 101, "100"),
+    at("dar.weight", 1e7, "<= 1000000"),
+    at("sec.weight", 1e39, "<= 1000000"),
+    at("evaluate.knn.temperature", 1e-300, ">="),
     ({"train": {"epochs": 5, "warmup_epochs": 6}}, "train.warmup_epochs", "6.0", "at most 5"),
-    ({"resources": {"max_hours": 1e300}}, "resources.max_hours", "1e+300", "<= 100000"),
-    ({"train": {"optimizer": {"name": "adagrad"}}}, "train.optimizer.name", "'adagrad'", "'adamw'"),
+    at("resources.max_hours", 1e300, "<= 100000"),
+    at("train.optimizer.name", "adagrad", "'adamw'"),
     (
         {"train": {"batch_size": 7}, "resources": {"workers": 2}},
         "train.batch_size",
@@ -176,7 +180,7 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
         "a multiple of 2, such as 8",
     ),
     ({"evaluate": {"retrieval": [1, 0]}}, "evaluate.retrieval.1", "0", ">= 1"),
-    ({"evaluate": {"holdout": {"fraction": 1}}}, "evaluate.holdout.fraction", "1", "< 1"),
+    at("evaluate.holdout.fraction", 1, "< 1"),
     *(
         ({"evaluate": {"holdout": holdout}}, f"evaluate.holdout{field}", given, expected)
         for holdout, field, given, expected in (
@@ -198,10 +202,10 @@ BAD: list[tuple[dict[str, Any], str, str, str]] = [
             ),
         )
     ),
-    ({"resources": {"workers": 0}}, "resources.workers", "0", ">= 1"),
-    ({"resources": {"gpus_per_worker": 2}}, "resources.gpus_per_worker", "2", "0 or 1"),
-    ({"tags": {"team": 5}}, "tags.team", "5", "a string"),
-    ({"priority": "high"}, "priority", "'high'", "whole number"),
+    at("resources.workers", 0, ">= 1"),
+    at("resources.gpus_per_worker", 2, "0 or 1"),
+    at("tags.team", 5, "a string"),
+    at("priority", "high", "whole number"),
 ]
 
 
@@ -279,206 +283,158 @@ def unresolvable(spec: JobSpec, facts: DatasetFacts) -> list[FieldProblem]:
     return raised.value.problems
 
 
-Parts = dict[str, Any]
-VIT, LARGE_VIT = "vit_small_patch16_224", "vit_base_patch32_224"
-FOUR_WORKERS: Parts = {"train": {"batch_size": 8}, "resources": {"workers": 4}}
-FULL = {"estimator": "full"}
-SLICED = {"sigreg": {"weight": 1, "slices": 4096}, "visreg": {"weight": 1}}
-HALF_OF_CLASSES: Parts = {"evaluate": {"holdout": {"by": "class", "fraction": 0.5}}}
-ALLOWING_TWO_CLASSES: tuple[Parts, Parts] = ({"num_classes": 10}, {"evaluate": {}})
+def chosen(settings: str) -> tuple[JobSpec, DatasetFacts]:
+    """Return the spec with `--set` of all these settings, and FACTS with those of them that are facts."""
+    spec: dict[str, Any] = {"dataset": "pictures"}
+    facts: dict[str, Any] = {}
+    for setting in settings.split():
+        name, _, value = setting.partition("=")
+        if name in DatasetFacts.model_fields:
+            facts[name] = yaml.safe_load(value)
+        else:
+            spec = apply_overrides(spec, [setting])
+    return JobSpec.model_validate(spec), FACTS.model_copy(update=facts)
+
+
+VIT = "vit_small_patch16_224"
+HALF_OF_CLASSES = "evaluate.holdout.by=class evaluate.holdout.fraction=0.5"
 TWO_CLASSES = "needs at least two classes; the data set has 2, 1 of them for training"
-# Parts of a spec, changes of FACTS, the refusal, and changes of the parts or of the facts that allow them.
-REFUSED: list[tuple[Parts, Parts, str, Parts]] = [
+# Settings and facts, the refusal, and changes that allow them.
+REFUSED: list[tuple[str, str, str]] = [
     # A tenth is held out.
+    ("train.batch_size=901", "train.batch_size: .* 901; .* at most 900", "train.batch_size=900"),
+    ("train.batch_size=1000", "train.batch_size: .* at most 900", "evaluate.dataset=other"),
+    ("num_images=1", "dataset: has 1 image; at least 2 are needed", "num_images=2"),
     (
-        {"train": {"batch_size": 901}},
-        {},
-        "train.batch_size: .* 901; .* at most 900",
-        {"train": {"batch_size": 900}},
-    ),
-    (
-        {"train": {"batch_size": 1000}},
-        {},
-        "train.batch_size: .* at most 900",
-        {"evaluate": {"dataset": "other"}},
-    ),
-    ({}, {"num_images": 1}, "dataset: has 1 image; at least 2 are needed", {"num_images": 2}),
-    (
-        {"evaluate": {"holdout": {"fraction": 0.5}}},
-        {"num_images": 2},
+        "evaluate.holdout.fraction=0.5 num_images=2",
         "dataset: has 2 images, which leave 1 for training; at least 2 are needed .given 'pictures'",
-        {"num_images": 4},
+        "num_images=4",
+    ),
+    *(
+        (f"{name}={number}", f"{name}: .* leaves 900 .*given {number}", f"{name}=1")
+        for name, number in (("resources.workers", 4096), ("train.micro_batches", 2000))
     ),
     (
-        {"resources": {"workers": 4096}},
-        {},
-        "resources.workers: .* leaves 900 .*given 4096",
-        {"resources": {}},
-    ),
-    (
-        {"train": {"micro_batches": 2000}},
-        {},
-        "train.micro_batches: .* leaves 900 .*given 2000",
-        {"train": {}},
-    ),
-    (
-        {"train": {"batch_size": 512, "optimizer": {"base_lr": 6000}}},
-        {},
+        "train.batch_size=512 train.optimizer.base_lr=6000",
         "train.optimizer.base_lr: .*given 6000; expected at most 5000 with this batch",
-        {"train": {"batch_size": 512, "optimizer": {"base_lr": 5000}}},
+        "train.optimizer.base_lr=5000",
     ),
-    (
-        {"evaluate": {"gallery": "gallery"}},
-        {"num_classes": None},
-        "evaluate.gallery: ",
-        {"num_classes": 10},
-    ),
+    ("evaluate.gallery=gallery num_classes=null", "evaluate.gallery: ", "num_classes=10"),
     # Otherwise a valid training would fail after its last epoch.
     (
-        FOUR_WORKERS | {"evaluate": {"finetune": {"batch_size": 3}}},
-        {},
+        "train.batch_size=8 resources.workers=4 evaluate.finetune.batch_size=3",
         "evaluate.finetune.batch_size: .* at least 4",
-        {"evaluate": {"finetune": {"batch_size": 4}}},
+        "evaluate.finetune.batch_size=4",
     ),
     *(
         (
-            {"backbone": {"name": name, "image_size": size, "stem": stem}},
-            {},
+            f"backbone.name={name} backbone.image_size={size} backbone.stem={stem}",
             f"backbone.image_size: .* divisible by {patch} .* such as {such_as}",
-            {"backbone": {"name": name, "image_size": such_as, "stem": stem}},
+            f"backbone.image_size={such_as}",
         )
         for name, size, stem, patch, such_as in (
             (VIT, 100, "auto", 16, 96),
             (VIT, 30, "auto", 8, 24),  # small stem: 8 x 8 patches
-            (LARGE_VIT, 16, "standard", 32, 32),
+            ("vit_base_patch32_224", 16, "standard", 32, 32),
         )
     ),
     *(
         (
-            {"evaluate": {"holdout": {"by": "class", "fraction": fraction}}},
-            {"num_classes": classes},
+            f"evaluate.holdout.by=class evaluate.holdout.fraction={fraction} num_classes={classes}",
             "evaluate.holdout.by: ",
-            {"num_classes": 10},
+            "num_classes=10",
         )
-        for classes, fraction in ((None, 0.5), (1, 0.5), (3, 0.1), (3, 0.9))
+        for classes, fraction in (("null", 0.5), (1, 0.5), (3, 0.1), (3, 0.9))
     ),
     (
-        {"evaluate": {"holdout": {"by": "group", "group": {"column": "plate"}}}},
-        {"group_column": "patient"},
+        "evaluate.holdout.by=group evaluate.holdout.group.column=plate group_column=patient",
         "evaluate.holdout.group.column: .*'plate'.*'patient'",
-        {"group_column": "plate"},
+        "group_column=plate",
     ),
     *(
-        (parts | HALF_OF_CLASSES, {"num_classes": 2}, f".*: {TWO_CLASSES}", changes)
-        for parts in (
-            {"method": {"name": "proxy_anchor"}},
-            {"dar": {"labels": "class"}},
-            {"train": {"samples_per_class": 2}},
-        )
-        for changes in ALLOWING_TWO_CLASSES
+        (f"{setting} {HALF_OF_CLASSES} num_classes=2", f".*: {TWO_CLASSES}", changes)
+        for setting in ("method.name=proxy_anchor", "dar.labels=class", "train.samples_per_class=2")
+        for changes in ("num_classes=10", "evaluate={}")
     ),
     *(
         (
-            {"dar": FULL | dar, "train": {"batch_size": batch}},
-            {"num_images": 2000},
+            f"dar.estimator=full {dar} train.batch_size={batch} num_images=2000",
             f"dar.estimator: .* {2 * batch:,} embeddings .* at most {batch:,}",
-            {"train": {"batch_size": batch // 2}},
+            f"train.batch_size={batch // 2}",
         )
         for dar, batch in (
-            ({"difference": "signed"}, 1024),
-            ({"difference": "abs"}, 1024),
-            ({"norm": "l2", "difference": "abs"}, 128),
+            ("dar.difference=signed", 1024),
+            ("dar.difference=abs", 1024),
+            ("dar.norm=l2 dar.difference=abs", 128),
         )
     ),
     (
-        {"dar": {}, "train": {"batch_size": 8192}},
-        {"num_images": 20_000},
+        "dar={} train.batch_size=8192 num_images=20000",
         "dar.estimator: .* 16,384 embeddings .* at most 12,000",
-        {"dar": {"estimator": "chain"}},
+        "dar.estimator=chain",
     ),
-    (
-        {"dar": {"reduction": "sum"}},
-        {},
-        "dar.reduction: has no effect with dar.share",
-        {"dar": {"weight": 1}},
-    ),
+    ("dar.reduction=sum", "dar.reduction: has no effect with dar.share", "dar.weight=1"),
     *(
         (
-            parts | {"train": {"micro_batches": 2, "batch_size": 8}},
-            {},
+            f"{setting} train.micro_batches=2 train.batch_size=8",
             f"{name}.weight: must be given with train.micro_batches > 1",
-            weighted,
+            f"{name}={{}} {name}.weight=0.2",
         )
-        for name, parts, weighted in (
-            ("dar", {"dar": {"share": 0.2}}, {"dar": {"weight": 0.2}}),
-            ("sec", {"sec": {}}, {"sec": {"weight": 0.1}}),
-            (
-                "regularizers.sigreg",
-                {"regularizers": {"sigreg": {}}},
-                {"regularizers": {"sigreg": {"weight": 1}}},
-            ),
+        for name, setting in (
+            ("dar", "dar.share=0.2"),
+            ("sec", "sec={}"),
+            ("regularizers.sigreg", "regularizers.sigreg={}"),
         )
     ),
     (
-        {"dar": {"labels": "cluster"}, "train": {"epochs": 1}},
-        {},
+        "dar.labels=cluster train.epochs=1",
         "dar.clusters.every_epochs: .*the images would never be clustered",
-        {"train": {"epochs": 2}},
+        "train.epochs=2",
     ),
     *(
         (
-            {"train": {"batch_size": 4, "micro_batches": 4}, "method": method},
-            {},
+            f"train.batch_size=4 train.micro_batches=4 {method}",
             "train.micro_batches: leaves one image .*expected at most 2",
-            {"train": {"batch_size": 8, "micro_batches": 2}},
+            "train.batch_size=8 train.micro_batches=2",
         )
-        for method in ({"name": "npair"}, {"name": "dino", "local_crops": 1})
+        for method in ("method.name=npair", "method.name=dino method.local_crops=1")
     ),
     (
-        {"train": {"samples_per_class": 10**6}, "method": {"name": "npair"}},
-        {},
+        "train.samples_per_class=1000000 method.name=npair",
         r"train.samples_per_class: is more than the \d+ images",
-        {"train": {}},
+        "train={}",
     ),
     (
-        {"method": {"name": "triplet", "mining": "all"}, "train": {"batch_size": 2048}},
-        {"num_images": 10_000},
+        "method.name=triplet method.mining=all train.batch_size=2048 num_images=10000",
         "train.batch_size.*triplets.*expected at most 1,024",
-        {"method": {"name": "triplet", "mining": "semihard"}},  # needs no list of triplets
+        "method.mining=semihard",  # needs no list of triplets
     ),
     (
-        {"regularizers": {"koleo": {"weight": 0.1, "labels": "class"}}},
-        {"num_classes": None},
+        "regularizers.koleo.weight=0.1 regularizers.koleo.labels=class num_classes=null",
         "regularizers.koleo.labels: needs at least two classes",
-        {"num_classes": 10},
+        "num_classes=10",
     ),
     (
-        {"train": {"batch_size": 4096}, "regularizers": SLICED},
-        {"num_images": 10**6},
+        "regularizers.sigreg.weight=1 regularizers.sigreg.slices=4096 regularizers.visreg.weight=1 "
+        "train.batch_size=4096 num_images=1000000",
         "regularizers.sigreg.slices: .*8,192.*at most 1,927",
-        {"regularizers": {"visreg": {"weight": 1}}},
+        "regularizers={} regularizers.visreg.weight=1",
     ),
     (
-        {
-            "method": {"name": "dino", "local_size": 50},
-            "backbone": {"name": VIT, "image_size": 224},
-        },
-        {},
+        f"method.name=dino method.local_size=50 backbone.name={VIT} backbone.image_size=224",
         "method.local_size: .*divisible by 16.*given 50; expected such as 48",
-        {"method": {"name": "dino", "local_size": 48}},
+        "method.local_size=48",
     ),
 ]
 
 
-@pytest.mark.parametrize(("parts", "facts", "refusal", "changes"), REFUSED)
+@pytest.mark.parametrize(("settings", "refusal", "changes"), REFUSED)
 def test_what_cannot_run_on_a_data_set_is_refused(
-    parts: Parts, facts: Parts, refusal: str, changes: Parts
+    settings: str, refusal: str, changes: str
 ) -> None:
-    (problem,) = unresolvable(spec_of(**parts), FACTS.model_copy(update=facts))
+    (problem,) = unresolvable(*chosen(settings))
     assert re.match(refusal, str(problem))
-    of_facts = {name: changes[name] for name in changes.keys() & DatasetFacts.model_fields}
-    of_parts = {name: changes[name] for name in changes.keys() - of_facts}
-    resolve(spec_of(**parts | of_parts), FACTS.model_copy(update=facts | of_facts))
+    resolve(*chosen(f"{settings} {changes}"))
 
 
 def test_explicit_holdout_of_no_images_is_refused() -> None:
@@ -859,51 +815,49 @@ def test_specs_are_immutable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "refusal"),
+    ("settings", "refusal"),
     [
-        *(
-            (
-                {"dar": {"clusters": {name: 7}}},
-                f"dar.clusters.{name}: * dar.labels: instance; * dar.labels: cluster",
-            )
-            for name in ("k", "every_epochs")
+        ("dar.clusters.k=7", "dar.clusters.k: * dar.labels: instance; * dar.labels: cluster"),
+        (
+            "dar.clusters.every_epochs=7",
+            "dar.clusters.every_epochs: * dar.labels: instance; * dar.labels: cluster",
         ),
         (
-            {"sec": {"target": "zero", "momentum": 0.5}},
+            "sec.target=zero sec.momentum=0.5",
             "sec.momentum: * sec.target: zero; * sec.target: mean",
         ),
         (
-            {"train": {"optimizer": {"name": "adamw", "momentum": 0.5}}},
+            "train.optimizer.name=adamw train.optimizer.momentum=0.5",
             "train.optimizer.momentum: * train.optimizer.name: adamw; * train.optimizer.name: sgd",
         ),
         (
-            {"train": {"optimizer": {"name": "sgd", "larc": 0.02}}},
+            "train.optimizer.name=sgd train.optimizer.larc=0.02",
             "train.optimizer.larc: * train.optimizer.name: sgd; * train.optimizer.name: lars",
         ),
         (
-            {"evaluate": {"dataset": "y", "holdout": {"fraction": 0.5}}},
+            "evaluate.dataset=y evaluate.holdout.fraction=0.5",
             "evaluate.holdout: * evaluate.dataset; * evaluate.dataset: null",
         ),
         (
-            {"evaluate": {"gallery": "gallery", "retrieval": []}},
+            "evaluate.gallery=gallery evaluate.retrieval=[]",
             "evaluate.gallery: * evaluate.retrieval: []; * evaluate.retrieval: [1]",
         ),
         (
-            {"augment": {"saturation": 0.5, "jitter_probability": 0}},
+            "augment.saturation=0.5 augment.jitter_probability=0",
             "augment.saturation: * augment.jitter_probability: 0; * augment.jitter_probability above 0",
         ),
         (
-            {"augment": {"saturation": 0.5}, "method": {"name": "npair"}},
+            "augment.saturation=0.5 method.name=npair",
             "augment.saturation: * augment.jitter: 0; * augment.jitter above 0",
         ),
         (
-            {"augment": {"channel_drop": 0.5}, "backbone": {"in_channels": 1}},
+            "augment.channel_drop=0.5 backbone.in_channels=1",
             "augment.channel_drop: * backbone.in_channels: 1; * backbone.in_channels above 1",
         ),
     ],
 )
-def test_setting_without_effect_is_refused(parts: Parts, refusal: str) -> None:
-    (problem,) = unresolvable(spec_of(**parts), FACTS)
+def test_setting_without_effect_is_refused(settings: str, refusal: str) -> None:
+    (problem,) = unresolvable(*chosen(settings))
     expected = refusal.replace("*", "has no effect with", 1).replace("*", "remove it or set", 1)
     assert str(problem).startswith(expected)
 
@@ -920,7 +874,7 @@ def test_setting_without_effect_is_refused(parts: Parts, refusal: str) -> None:
     ],
 )
 def test_regularizer_has_a_weight_or_a_share(
-    name: str, settings: Parts, weight: float | None, share: float | None
+    name: str, settings: dict[str, Any], weight: float | None, share: float | None
 ) -> None:
     is_top_level = REGULARIZERS[name].top_level
     parts = {name: settings} if is_top_level else {"regularizers": {name: settings}}
