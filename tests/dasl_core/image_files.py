@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import imagecodecs
 import numpy as np
@@ -175,6 +176,7 @@ def files_of_all_formats() -> dict[str, bytes]:
     color = Image.fromarray(ramp(3, "uint8", 255))
     gray16, gray12 = ramp(1, "uint16", 65535)[..., 0], ramp(1, "uint16", 4095)[..., 0]
     bands5 = ramp(5, "float32", 1)
+    bands: dict[str, Any] = {"photometric": "minisblack", "planarconfig": "contig"}
     frames = {"save_all": True, "append_images": [color]}
     return {
         "a.jpg": by_pillow(color, "JPEG"),
@@ -201,33 +203,15 @@ def files_of_all_formats() -> dict[str, bytes]:
         "gray16.tif": by_tifffile(gray16),
         "float.tif": by_tifffile(bands5[..., 0]),
         "rgb16.tif": by_tifffile(ramp(3, "uint16", 65535), photometric="rgb"),
-        "bands.tif": by_tifffile(bands5, photometric="minisblack", planarconfig="contig"),
-        "deflate.tif": by_tifffile(
-            bands5,
-            photometric="minisblack",
-            planarconfig="contig",
-            compression="zlib",
-            predictor=True,
-        ),
-        "tiles.tif": by_tifffile(
-            bands5,
-            photometric="minisblack",
-            planarconfig="contig",
-            compression="lzw",
-            tile=(16, 16),
-        ),
-        "zstd.tif": by_tifffile(
-            bands5, photometric="minisblack", planarconfig="contig", compression="zstd"
-        ),
-        "lerc.tif": by_tifffile(
-            bands5, photometric="minisblack", planarconfig="contig", compression="lerc"
-        ),
+        "bands.tif": by_tifffile(bands5, **bands),
+        "deflate.tif": by_tifffile(bands5, **bands, compression="zlib", predictor=True),
+        "tiles.tif": by_tifffile(bands5, **bands, compression="lzw", tile=(16, 16)),
+        "zstd.tif": by_tifffile(bands5, **bands, compression="zstd"),
+        "lerc.tif": by_tifffile(bands5, **bands, compression="lerc"),
         "planar.tif": by_tifffile(
             bands5.transpose(2, 0, 1), photometric="minisblack", planarconfig="separate"
         ),
-        "big.tif": by_tifffile(
-            bands5, photometric="minisblack", planarconfig="contig", bigtiff=True
-        ),
+        "big.tif": by_tifffile(bands5, **bands, bigtiff=True),
         "a.npy": as_npy(bands5),
         "columns.npy": as_npy(np.asfortranarray(gray16)),
         "a.dcm": as_dicom(gray12, bits=12),

@@ -17,7 +17,8 @@ from service.tasks.repository import model_runs
 from tests.support.api_under_test import Api, Worker, refused, snapshot
 from tests.support.runs import submission_id
 
-SHA = "0" * 64
+FILE: dict[str, Any] = {"name": "a", "size": 1, "sha256": "0" * 64}
+PLACE: dict[str, Any] = {"step": 1, "epoch": 1}
 ROOT = Path(__file__).parents[2]
 # A valid body for each operation that needs one; all others get `{}`.
 BODIES: dict[str, Any] = {
@@ -40,26 +41,11 @@ BODIES: dict[str, Any] = {
     "POST /v1/login/finish": {"state": "x", "secret": "x", "code": "x"},
     "POST /v1/session": {"token": "dasl_x"},
     "POST /worker/v1/runs/{run_id}/metrics": {"points": []},
-    "POST /worker/v1/runs/{run_id}/evaluations": {
-        "step": 1,
-        "epoch": 1,
-        "subject": "raw",
-        "metrics": {},
-    },
+    "POST /worker/v1/runs/{run_id}/evaluations": PLACE | {"subject": "raw", "metrics": {}},
     "POST /worker/v1/runs/{run_id}/events": {"type": "note"},
     "POST /worker/v1/runs/{run_id}/damaged-checkpoint": {"checkpoint_id": "x", "damage": "x"},
-    "POST /worker/v1/runs/{run_id}/checkpoints": {
-        "step": 1,
-        "epoch": 1,
-        "uri": "file:///x",
-        "files": [{"name": "a", "size": 1, "sha256": SHA}],
-    },
-    "POST /worker/v1/runs/{run_id}/artifacts": {
-        "name": "a",
-        "uri": "file:///x",
-        "size": 1,
-        "sha256": SHA,
-    },
+    "POST /worker/v1/runs/{run_id}/checkpoints": PLACE | {"uri": "file:///x", "files": [FILE]},
+    "POST /worker/v1/runs/{run_id}/artifacts": FILE | {"uri": "file:///x"},
     "POST /worker/v1/runs/{run_id}/finish": {"outcome": "succeeded"},
 }
 # Valid parameters of each operation that needs some.
@@ -127,7 +113,7 @@ def world(api: Api) -> Iterator[World]:
         api.client.headers.update(api.token("submit"))
         dataset = api.dataset()
         worker = api.running()
-        files = [{"name": "model.json", "size": 2, "sha256": SHA}]
+        files = [FILE | {"name": "model.json", "size": 2}]
         checkpoint = worker.post(
             "checkpoints", step=1, epoch=1, uri=f"{worker.uri}/checkpoints/1", files=files
         )

@@ -6,65 +6,43 @@ import pytest
 
 from tests.support.api_under_test import Api, refused
 
+PAGE = "the `next` of the previous page"
+LOCATION = "an absolute path, a file:// URI, or a URI of an object store such as s3://bucket/folder"
+NAME = "a name without slashes, line breaks and other control characters"
+
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "error"),
+    ("request_", "body", "error"),
     [
+        ("POST /v1/datasets", {"name": "a\nb", "uri": "/x"}, ("name", "'a\\nb'", NAME)),
+        ("POST /v1/datasets", {"name": "x", "uri": "pictures"}, ("uri", "'pictures'", LOCATION)),
+        ("POST /v1/datasets", {"name": "x"}, ("uri", "", "")),
+        ("POST /v1/datasets", {"name": "x", "uri": 5}, ("uri", "5", "a string")),
         (
-            "POST",
-            "/v1/datasets",
-            {"name": "a\nb", "uri": "/x"},
-            ("name", "'a\\nb'", "a name without slashes, line breaks and other control characters"),
-        ),
-        (
-            "POST",
-            "/v1/datasets",
-            {"name": "x", "uri": "pictures"},
-            (
-                "uri",
-                "'pictures'",
-                "an absolute path, a file:// URI, or a URI of an object store such as s3://bucket/folder",
-            ),
-        ),
-        ("POST", "/v1/datasets", {"name": "x"}, ("uri", "", "")),
-        ("POST", "/v1/datasets", {"name": "x", "uri": 5}, ("uri", "5", "a string")),
-        (
-            "POST",
-            "/v1/tokens",
+            "POST /v1/tokens",
             {"name": "x", "scopes": ["write"]},
             ("scopes.0", "'write'", "'read', 'submit', 'admin' or 'operator'"),
         ),
-        ("POST", "/v1/tokens", {"name": "x", "scopes": []}, ("scopes", "[]", "at least 1 entry")),
-        ("PATCH", "/v1/jobs/{job}", {"priority": "high"}, ("priority", "'high'", "a whole number")),
+        ("POST /v1/tokens", {"name": "x", "scopes": []}, ("scopes", "[]", "at least 1 entry")),
+        ("PATCH /v1/jobs/{job}", {"priority": "high"}, ("priority", "'high'", "a whole number")),
         (
-            "PATCH",
-            "/v1/jobs/{job}",
+            "PATCH /v1/jobs/{job}",
             {"priority": 1e9},
             ("priority", "1000000000.0", "a number <= 1000"),
         ),
-        ("GET", "/v1/jobs?limit=many", None, ("limit", "'many'", "a whole number")),
-        ("GET", "/v1/jobs?limit=0", None, ("limit", "'0'", "a number >= 1")),
-        ("GET", "/v1/jobs?after=zzz", None, ("after", "'zzz'", "the `next` of the previous page")),
-        ("GET", "/v1/jobs?after=", None, ("after", "''", "the `next` of the previous page")),
-        (
-            "GET",
-            "/v1/datasets?after=zzz",
-            None,
-            ("after", "'zzz'", "the `next` of the previous page"),
-        ),
-        (
-            "GET",
-            "/v1/tokens?after=%00",
-            None,
-            ("after", "'\\x00'", "the `next` of the previous page"),
-        ),
+        ("GET /v1/jobs?limit=many", None, ("limit", "'many'", "a whole number")),
+        ("GET /v1/jobs?limit=0", None, ("limit", "'0'", "a number >= 1")),
+        ("GET /v1/jobs?after=zzz", None, ("after", "'zzz'", PAGE)),
+        ("GET /v1/jobs?after=", None, ("after", "''", PAGE)),
+        ("GET /v1/datasets?after=zzz", None, ("after", "'zzz'", PAGE)),
+        ("GET /v1/tokens?after=%00", None, ("after", "'\\x00'", PAGE)),
     ],
 )
 def test_validation_error_names_field_given_and_expected(
-    api: Api, method: str, path: str, body: Any, error: tuple[str, str, str]
+    api: Api, request_: str, body: Any, error: tuple[str, str, str]
 ) -> None:
     api.dataset()
-    path = path.format(job=api.submit()["id"])
+    method, path = request_.format(job=api.submit()["id"]).split(" ", 1)
     answer = api.client.request(method, path, json=body, headers=api.token("submit", "admin"))
     (reported,) = refused(answer, 422, error[0], "validation")["errors"]
     assert (reported["field"], reported["given"], reported["expected"]) == error

@@ -29,16 +29,11 @@ PRIVATE = [
     "0.0.0.0",
     "0.1.2.3",
     "10.0.0.1",
-    "100.64.0.1",  # shared address space of carriers (CGNAT)
-    "100.100.100.200",  # metadata of Alibaba Cloud
     "127.0.0.1",
     "127.255.255.254",
-    "168.63.129.16",  # metadata of Azure
     "169.254.0.1",
-    "169.254.169.254",  # metadata of most clouds
     "172.16.0.1",
     "172.31.255.255",
-    "192.0.0.192",  # metadata of Oracle Cloud
     "192.0.2.1",
     "192.88.99.1",
     "192.168.1.1",
@@ -51,25 +46,24 @@ PRIVATE = [
     "255.255.255.255",
     "::",
     "::1",
-    "::7f00:1",  # IPv4-compatible
     "::ffff:10.0.0.1",
     "::ffff:127.0.0.1",
     "::ffff:169.254.169.254",
-    "64:ff9b::7f00:1",  # NAT64 of 127.0.0.1
-    "64:ff9b::a9fe:a9fe",  # NAT64 of 169.254.169.254
     "64:ff9b:1::1",
     "100::1",
-    "2001::1",  # Teredo
     "2001:db8::1",
-    "2002:7f00:1::",  # 6to4 of 127.0.0.1
     "3fff::1",
     "fc00::1",
-    "fd00:ec2::254",  # metadata of AWS
     "fe80::1",
     "fe80::1%eth0",
     "fec0::1",
     "ff02::1",
 ]
+PRIVATE += ["100.64.0.1"]  # shared address space of carriers (CGNAT)
+# Metadata of most clouds and of Alibaba Cloud, Azure, Oracle Cloud and AWS.
+PRIVATE += ["169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254"]
+# IPv4-compatible; NAT64 of 127.0.0.1 and of 169.254.169.254; Teredo; 6to4 of 127.0.0.1.
+PRIVATE += ["::7f00:1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2001::1", "2002:7f00:1::"]
 PUBLIC = ["1.1.1.1", "93.184.216.34", "100.63.0.1", "100.128.0.1", "172.32.0.1", "192.0.1.1"]
 PUBLIC += ["2606:4700::1111", "2a00:1450:4001::1", "::ffff:1.1.1.1", "64:ff9b::101:101"]
 
