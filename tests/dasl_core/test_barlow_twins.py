@@ -8,7 +8,7 @@ from lightly.loss import BarlowTwinsLoss
 
 from dasl_core.methods.barlow_twins import barlow_twins_loss
 from tests.support.methods import unequal_coordinates
-from tests.support.setting_effects import HEAD, SettingEffects, other
+from tests.support.setting_effects import HEAD, SettingEffects, effects
 
 
 @settings(deadline=None, max_examples=60)
@@ -51,11 +51,8 @@ def test_loss_refuses_one_sample() -> None:
 SETTING_EFFECTS = {
     "barlow_twins": SettingEffects(
         HEAD
-        | {
-            "separate_views": other(True, "outputs"),
-            "redundancy": other(0.5, "loss"),
-            "loss_scale": other(2.0, "loss"),
-        },
+        | effects("outputs", separate_views=True)
+        | effects("loss", redundancy=0.5, loss_scale=2.0),
         lambda s, _, history: (
             s.loss_scale * barlow_twins_loss(history[-1][1]["embeddings"], s.redundancy)
         ),

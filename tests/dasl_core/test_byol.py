@@ -16,7 +16,7 @@ from dasl_core.spec.methods import ResolveContext
 from dasl_core.spec.methods.byol import BYOL as Settings
 from dasl_core.spec.methods.byol import ResolvedBYOL
 from tests.support.methods import build_inputs
-from tests.support.setting_effects import HEAD, SettingEffects, other
+from tests.support.setting_effects import HEAD, SettingEffects, effects
 
 Keep = Literal["student", "teacher"]
 
@@ -142,11 +142,9 @@ def test_targets_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 SETTING_EFFECTS = {
     "byol": SettingEffects(
         HEAD
-        | {
-            "separate_views": other(True, "outputs"),
-            "teacher_momentum": other(0.5, "teacher"),
-            "keep": other("teacher", "kept"),
-        },
+        | effects("outputs", separate_views=True)
+        | effects("teacher", teacher_momentum=0.5)
+        | effects("kept", keep="teacher"),
         lambda s, _, history: byol_loss(history[-1][1]["embeddings"], history[-1][1]["targets"]),
     )
 }

@@ -14,7 +14,7 @@ from torch import Tensor
 from dasl_core.distributed import all_ranks, mean_over_ranks
 from dasl_core.methods.hcl import hard_negative_loss
 from tests.support.gloo_pool import GlooPool
-from tests.support.setting_effects import HEAD, SettingEffects, other
+from tests.support.setting_effects import HEAD, SettingEffects, effects
 
 
 def naive(embeddings: Tensor, temperature: float, tau_plus: float, beta: float) -> float:
@@ -152,12 +152,8 @@ def test_invalid_arguments_are_named(change: dict[str, Any], expected: str) -> N
 SETTING_EFFECTS = {
     "hcl": SettingEffects(
         HEAD
-        | {
-            "separate_views": other(True, "outputs"),
-            "temperature": other(0.7, "loss"),
-            "tau_plus": other(0.3, "loss"),
-            "beta": other(0.25, "loss"),
-        },
+        | effects("outputs", separate_views=True)
+        | effects("loss", temperature=0.7, tau_plus=0.3, beta=0.25),
         lambda s, _, history: hard_negative_loss(
             history[-1][1]["embeddings"], s.temperature, s.tau_plus, s.beta
         ),

@@ -27,7 +27,7 @@ from dasl_core.spec import SpecError
 from dasl_core.spec.methods.ibot import ResolvedIBOT
 from tests.support.gradients import gradient
 from tests.support.methods import build_inputs
-from tests.support.setting_effects import History, SettingEffects, other
+from tests.support.setting_effects import History, SettingEffects, effects
 from tests.support.training_world import resolved
 
 K, WIDTH, SAMPLES = 7, 8, 3
@@ -388,27 +388,31 @@ def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:
 
 SETTING_EFFECTS = {
     "ibot": SettingEffects(
-        {
-            "local_crops": other(3, "views", "outputs", "loss"),
-            "local_size": other(16, "views", "outputs"),
-            "local_scale": other((0.1, 0.3), "views"),
-            "bottleneck_dim": other(11, "network"),
-            "hidden_dim": other(13, "network"),
-            "out_dim": other(20, "network"),
-            "shared_head": other(False, "network"),
-            "mask_probability": other(1.0, "outputs"),
-            "mask_ratio": other((0.3, 0.75), "outputs", "loss"),
-            "centering": other("sinkhorn", "network"),
-            "koleo": other(0.3, "loss"),
-            "student_temperature": other(0.7, "loss"),
-            "teacher_temperature": other(0.3, "loss"),
-            "teacher_temperature_start": other(0.3, "loss"),
-            "teacher_temperature_epochs": other(3, "loss"),
-            "center_momentum": other(0.5, "loss"),
-            "teacher_momentum": other(0.5, "teacher"),
-            "freeze_last_layer_epochs": other(2, "frozen"),
-            "keep": other("student", "kept"),
-        },
+        effects("views", "outputs", "loss", local_crops=3)
+        | effects("views", "outputs", local_size=16)
+        | effects("views", local_scale=(0.1, 0.3))
+        | effects(
+            "network",
+            bottleneck_dim=11,
+            hidden_dim=13,
+            out_dim=20,
+            shared_head=False,
+            centering="sinkhorn",
+        )
+        | effects("outputs", mask_probability=1.0)
+        | effects("outputs", "loss", mask_ratio=(0.3, 0.75))
+        | effects(
+            "loss",
+            koleo=0.3,
+            student_temperature=0.7,
+            teacher_temperature=0.3,
+            teacher_temperature_start=0.3,
+            teacher_temperature_epochs=3,
+            center_momentum=0.5,
+        )
+        | effects("teacher", teacher_momentum=0.5)
+        | effects("frozen", freeze_last_layer_epochs=2)
+        | effects("kept", keep="student"),
         loss_by_settings,
         base={"teacher_temperature": 0.07},
     )

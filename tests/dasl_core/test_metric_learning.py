@@ -32,7 +32,7 @@ from dasl_core.spec.methods.margin_softmax import ResolvedMarginSoftmax
 from dasl_core.spec.methods.triplet import ResolvedTriplet
 from tests.support.gloo_pool import GlooPool
 from tests.support.methods import build_inputs
-from tests.support.setting_effects import EMBEDDING, History, SettingEffects, other
+from tests.support.setting_effects import EMBEDDING, History, SettingEffects, effects
 from tests.support.training_world import resolved
 
 WIDTH = 6
@@ -445,38 +445,19 @@ def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:
 
 SETTING_EFFECTS = {
     "margin_softmax": SettingEffects(
-        EMBEDDING
-        | {
-            "loss": other("cosface", "loss"),
-            "margin": other(0.2, "loss"),
-            "scale": other(9.0, "loss"),
-        },
-        loss_by_settings,
+        EMBEDDING | effects("loss", loss="cosface", margin=0.2, scale=9.0), loss_by_settings
     ),
     "npair": SettingEffects(
-        EMBEDDING | {"normalize": other(False, "loss"), "scale": other(3.0, "loss")},
-        loss_by_settings,
+        EMBEDDING | effects("loss", normalize=False, scale=3.0), loss_by_settings
     ),
     "proxy_anchor": SettingEffects(
-        EMBEDDING
-        | {
-            "margin": other(0.4, "loss"),
-            "alpha": other(9.0, "loss"),
-            "proxy_lr": other(7.0, "rates"),
-        },
+        EMBEDDING | effects("loss", margin=0.4, alpha=9.0) | effects("rates", proxy_lr=7.0),
         loss_by_settings,
     ),
     "triplet": SettingEffects(
-        EMBEDDING | {"mining": other("all", "loss"), "margin": other(0.7, "loss")}, loss_by_settings
+        EMBEDDING | effects("loss", mining="all", margin=0.7), loss_by_settings
     ),
     "multi_similarity": SettingEffects(
-        EMBEDDING
-        | {
-            "alpha": other(5.0, "loss"),
-            "beta": other(9.0, "loss"),
-            "base": other(-0.1, "loss"),
-            "epsilon": other(0.05, "loss"),
-        },
-        loss_by_settings,
+        EMBEDDING | effects("loss", alpha=5.0, beta=9.0, base=-0.1, epsilon=0.05), loss_by_settings
     ),
 }

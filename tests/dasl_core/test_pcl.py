@@ -20,7 +20,7 @@ from dasl_core.spec import DatasetFacts, JobSpec, SpecError, resolve
 from dasl_core.spec.methods.pcl import ResolvedPCL
 from tests.support.gradients import gradient
 from tests.support.methods import build_inputs
-from tests.support.setting_effects import HEAD, History, SettingEffects, other
+from tests.support.setting_effects import HEAD, History, SettingEffects, effects
 from tests.support.training_world import resolved
 
 WIDTH, BATCH, PER_EPOCH = 4, 6, 3
@@ -249,15 +249,10 @@ def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:
 SETTING_EFFECTS = {
     "pcl": SettingEffects(
         HEAD
-        | {
-            "temperature": other(0.7, "loss"),
-            "queue_length": other(11, "network"),
-            "bank_size": other(13, "network"),
-            "clusters": other((2, 4), "network"),
-            "warmup_epochs": other(2, "loss"),
-            "teacher_momentum": other(0.5, "teacher"),
-            "keep": other("teacher", "kept"),
-        },
+        | effects("loss", temperature=0.7, warmup_epochs=2)
+        | effects("network", queue_length=11, bank_size=13, clusters=(2, 4))
+        | effects("teacher", teacher_momentum=0.5)
+        | effects("kept", keep="teacher"),
         loss_by_settings,
     )
 }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dasl_core.methods import nt_xent
-from tests.support.setting_effects import HEAD, SettingEffects, other
+from tests.support.setting_effects import HEAD, SettingEffects, effects
 
 
 def naive(embeddings: Tensor, temperature: float) -> float:
@@ -52,11 +52,9 @@ def test_gradient_equals_finite_differences() -> None:
 SETTING_EFFECTS = {
     "simclr": SettingEffects(
         HEAD
-        | {
-            "separate_views": other(True, "outputs"),
-            "temperature": other(0.7, "loss"),
-            "last_batch_norm": other(True, "network"),
-        },
+        | effects("outputs", separate_views=True)
+        | effects("loss", temperature=0.7)
+        | effects("network", last_batch_norm=True),
         lambda s, _, history: nt_xent(history[-1][1]["embeddings"], s.temperature),
     )
 }

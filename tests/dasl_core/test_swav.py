@@ -22,7 +22,15 @@ from dasl_core.spec.methods.swav import ResolvedSwAV
 from tests.support.device_waits import DeviceWaits
 from tests.support.gloo_pool import GlooPool
 from tests.support.methods import build_inputs
-from tests.support.setting_effects import HEAD, LOCAL_CROPS, SAMPLES, History, SettingEffects, other
+from tests.support.setting_effects import (
+    HEAD,
+    LOCAL_CROPS,
+    SAMPLES,
+    History,
+    SettingEffects,
+    effects,
+    other,
+)
 
 
 def cosines(*shape: int, seed: int = 0) -> Tensor:
@@ -355,15 +363,12 @@ SETTING_EFFECTS = {
     "swav": SettingEffects(
         HEAD
         | LOCAL_CROPS
+        | effects("loss", temperature=0.7, epsilon=0.3, sinkhorn_iterations=1, queue_start_epoch=2)
+        | effects("network", prototypes=10)
+        | effects("frozen", freeze_prototypes_epochs=2)
         | {
-            "temperature": other(0.7, "loss"),
-            "prototypes": other(10, "network"),
-            "epsilon": other(0.3, "loss"),
-            "sinkhorn_iterations": other(1, "loss"),
             # Full after the first epoch.
-            "queue_length": other(2 * SAMPLES, "network", "loss"),
-            "queue_start_epoch": other(2, "loss"),
-            "freeze_prototypes_epochs": other(2, "frozen"),
+            "queue_length": other(2 * SAMPLES, "network", "loss")
         },
         loss_by_settings,
     )

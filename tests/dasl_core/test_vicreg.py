@@ -8,7 +8,7 @@ from lightly.loss import VICRegLoss
 
 from dasl_core.methods.vicreg import vicreg_loss
 from tests.support.methods import unequal_coordinates
-from tests.support.setting_effects import HEAD, SettingEffects, other
+from tests.support.setting_effects import HEAD, SettingEffects, effects
 
 
 @settings(deadline=None, max_examples=60)
@@ -49,12 +49,8 @@ def test_loss_refuses_one_sample() -> None:
 SETTING_EFFECTS = {
     "vicreg": SettingEffects(
         HEAD
-        | {
-            "separate_views": other(True, "outputs"),
-            "invariance": other(3.0, "loss"),
-            "variance": other(5.0, "loss"),
-            "covariance": other(7.0, "loss"),
-        },
+        | effects("outputs", separate_views=True)
+        | effects("loss", invariance=3.0, variance=5.0, covariance=7.0),
         lambda s, _, history: vicreg_loss(
             history[-1][1]["embeddings"], s.invariance, s.variance, s.covariance
         ),

@@ -33,6 +33,11 @@ def other(value: Any, *effects: str, backbone: str | None = None) -> Other:
     return Other(value, frozenset(effects), backbone)
 
 
+def effects(*names: str, **values: Any) -> dict[str, Other]:
+    """Alternative values of settings that have the same effects."""
+    return {setting: other(value, *names) for setting, value in values.items()}
+
+
 @dataclass(frozen=True)
 class SettingEffects:
     """What the settings of a method change. A method's test module has it in `SETTING_EFFECTS`.
@@ -49,14 +54,10 @@ class SettingEffects:
     base: Mapping[str, Any] = field(default_factory=dict)
 
 
-HEAD = {"projection_dim": other(11, "network"), "hidden_dim": other(13, "network")}
+HEAD = effects("network", projection_dim=11, hidden_dim=13)
 LOCAL_CROPS = {
     "local_crops": other(3, "views", "outputs", "loss"),
     "local_size": other(12, "views", "outputs"),
     "local_scale": other((0.1, 0.3), "views"),
 }
-EMBEDDING = {
-    "embedding_dim": other(11, "network"),
-    "embedding_norm": other(True, "network"),
-    "embedding_init": other("kaiming", "network"),
-}
+EMBEDDING = effects("network", embedding_dim=11, embedding_norm=True, embedding_init="kaiming")
