@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import APIRouter, FastAPI
@@ -222,7 +223,9 @@ def _spell_constants_as_enums(part: object) -> None:
             _spell_constants_as_enums(below)
 
 
+@cache
 def _version() -> str:
+    """Return the installed version, whose metadata take longer to read than everything else of an app."""
     try:
         return version("dasl")
     except PackageNotFoundError:  # Run from a source tree that is not installed.
