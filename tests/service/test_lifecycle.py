@@ -221,6 +221,7 @@ class JobMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.hypothesis
+@pytest.mark.dialect(slow="postgresql")
 def test_history_is_consistent_after_any_order_of_actions(database: Database) -> None:
     class DatabaseJobMachine(JobMachine):
         pass

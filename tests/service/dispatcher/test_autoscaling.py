@@ -202,16 +202,19 @@ def test_demand_stays_while_nothing_may_start(
 
 def test_unchanged_demand_is_shown_again_after_some_minutes(world: World) -> None:
     """The program before may have failed."""
-    world.add_job(workers=2)
+    job = world.add_job(workers=2)
     wait(world, 290)
     assert shown(world) == [[(2,)]]
     wait(world, 30)
     assert shown(world) == [[(2,)]] * 2
+    world.cancel(job)
+    wait(world, 600)
+    assert shown(world) == [[(2,)]] * 2 + [[]] * 2, "a withdrawal is repeated once"
 
 
 @pytest.mark.parametrize("how", ["away", "no-nodes", "other-node", "restarted"])
 def test_demand_is_shown_again_when_ray_may_have_lost_it(world: World, how: str) -> None:
-    job = world.add_job(workers=2)
+    world.add_job(workers=2)
     wait(world, 60)
     assert shown(world) == [[(2,)]]
     match how:
@@ -227,6 +230,3 @@ def test_demand_is_shown_again_when_ray_may_have_lost_it(world: World, how: str)
     world.executor.away, world.executor.nodes = False, world.executor.nodes or [head()]
     wait(world, 30)
     assert shown(world) == [[(2,)]] * 2
-    world.cancel(job)
-    wait(world, 600)
-    assert shown(world) == [[(2,)]] * 2 + [[]] * 2, "a withdrawal is repeated once"

@@ -119,8 +119,7 @@ class Story(RuleBasedStateMachine):
     @rule(job=jobs)
     def pause_and_resume(self, job: str) -> None:
         self.wish(job, "pause", None)
-        for _ in range(3):
-            self.world.tick(20)
+        self.world.tick(20, times=3)
         self.wish(job, "resume", None)
 
     def ask(
@@ -155,8 +154,7 @@ class Story(RuleBasedStateMachine):
     def stop_the_service(self, rounds: int) -> None:
         """Stop the dispatcher, which lets attempts save, and start another one."""
         self.world.dispatcher.begin_shutdown()
-        for _ in range(rounds):
-            self.world.tick(2)
+        self.world.tick(2, times=rounds)
         self.world.restart()
 
     @rule(at=st.integers(0, 25), holder=st.sampled_from(["first", "second"]))
@@ -234,8 +232,7 @@ class Story(RuleBasedStateMachine):
     @rule(rounds=st.integers(1, 3))
     def go_away_for_a_while(self, rounds: int) -> None:
         self.world.executor.away = True
-        for _ in range(rounds):
-            self.world.tick(20)
+        self.world.tick(20, times=rounds)
         self.world.executor.away = False
 
     @rule()
@@ -322,13 +319,10 @@ def story(world: World, api: Api) -> type[Story]:
 
 @pytest.mark.hypothesis
 def test_random_events_lose_no_job(story: type[Story]) -> None:
-    # The same stories take twice as long on PostgreSQL. `make test-explore` tells others.
-    postgresql = story.world.database.engine.dialect.name == "postgresql"
+    # `make test-explore` tells other stories.
     run_state_machine_as_test(
         story,
         settings=settings(
-            max_examples=4 if postgresql else 8,
-            stateful_step_count=30,
-            suppress_health_check=list(HealthCheck),
+            max_examples=4, stateful_step_count=30, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -534,7 +534,7 @@ class Story(RuleBasedStateMachine):
 
 
 @pytest.mark.hypothesis
-@pytest.mark.dialect
+@pytest.mark.dialect(slow="postgresql")
 def test_no_order_of_events_and_deaths_loses_a_message(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
