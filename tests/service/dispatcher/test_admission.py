@@ -332,6 +332,32 @@ def test_quotas_hold_and_keep_only_their_own_jobs(
             assert decision.job.demand.gpus > limit
 
 
+def starts_despite(world: Simulation, kinds: list[Arrival], large: Arrival) -> None:
+    """Submit a job to a queue that always has more small ones than can start; it starts nevertheless."""
+
+    def crowd() -> None:
+        while len(world.queue) < 3 * len(kinds):
+            world.submit(kinds[len(world.takes) % len(kinds)])
+
+    for _ in range(3):
+        crowd()
+        world.look()
+        world.pass_time()
+    before_it = len(world.queue)
+    job_id = world.submit(large)
+    if empty_places(world, large.demand) < large.demand.workers:
+        return
+    # The job and each one before it wait for the longest limit at most.
+    end = world.now + 30 * MINUTE * (before_it + 1)
+    while world.now <= end:
+        crowd()
+        world.look()
+        if job_id in world.started:
+            return
+        world.now = min((job.ends for job in world.placed), default=world.now + MINUTE)
+    raise AssertionError(f"{large} starved")
+
+
 @settings(deadline=None)
 @given(
     clusters,
@@ -348,30 +374,7 @@ def test_large_job_starts_despite_stream_of_small_jobs(
     silence: int,
 ) -> None:
     world = Simulation(sizes, whim=whim, silence=silence)
-
-    def crowd() -> None:
-        """Fill the queue with more small jobs than can start."""
-        while len(world.queue) < 3 * len(kinds):
-            demand, limit, takes = kinds[len(world.takes) % len(kinds)]
-            world.submit(Arrival(0, demand, limit, takes))
-
-    for _ in range(3):
-        crowd()
-        world.look()
-        world.pass_time()
-    before_it = len(world.queue)
-    job_id = world.submit(Arrival(0, large, 10, 10))
-    if empty_places(world, large) < large.workers:
-        return
-    # The job and each one before it wait for the longest limit at most.
-    end = world.now + 30 * MINUTE * (before_it + 1)
-    while world.now <= end:
-        crowd()
-        world.look()
-        if job_id in world.started:
-            return
-        world.now = min(job.ends for job in world.placed)
-    raise AssertionError(f"{large} starved")
+    starts_despite(world, [Arrival(0, *kind) for kind in kinds], Arrival(0, large, 10, 10))
 
 
 @settings(deadline=None, max_examples=50)
@@ -386,29 +389,14 @@ def test_large_job_starts_despite_stream_of_small_jobs(
 def test_large_job_starts_despite_small_jobs_of_its_token(
     num_nodes: int, kinds: list[tuple[int, int, int]], gpus: int, max_gpus: int
 ) -> None:
+    """More of them than the quota of the token allows."""
+
+    def arrival(workers: int, limit: int, takes: int) -> Arrival:
+        return Arrival(0, Demand(workers, Worker(1, 1)), limit, takes, "a")
+
     world = Simulation([(8, 4)] * num_nodes, {"a": Quota(max_gpus=max_gpus)}, silence=0)
-    gpus = min(gpus, max_gpus, 4 * num_nodes)
-
-    def crowd() -> None:
-        """Fill the queue with more small jobs of the token than its quota allows."""
-        while len(world.queue) < 3 * len(kinds):
-            workers, limit, takes = kinds[len(world.takes) % len(kinds)]
-            world.submit(Arrival(0, Demand(workers, Worker(1, 1)), limit, takes, "a"))
-
-    for _ in range(3):
-        crowd()
-        world.look()
-        world.pass_time()
-    before_it = len(world.queue)
-    job_id = world.submit(Arrival(0, Demand(gpus, Worker(1, 1)), 10, 10, "a"))
-    end = world.now + 30 * MINUTE * (before_it + 1)
-    while world.now <= end:
-        crowd()
-        world.look()
-        if job_id in world.started:
-            return
-        world.now = min((job.ends for job in world.placed), default=world.now + MINUTE)
-    raise AssertionError(f"a job of {gpus} GPUs starved within a quota of {max_gpus}")
+    large = arrival(min(gpus, max_gpus, 4 * num_nodes), 10, 10)
+    starts_despite(world, [arrival(*kind) for kind in kinds], large)
 
 
 @settings(deadline=None)
