@@ -85,14 +85,15 @@ class World:
         )
         return self.dispatcher
 
-    def tick(self, seconds: float = 2) -> None:
+    def tick(self, seconds: float = 2, *, times: int = 1) -> None:
         """Advance the clock and run each loop once; repeat the main loop if attempts were finalized."""
-        self.main_round(seconds)
-        before = self.num_unfinalized()
-        for loop in self.dispatcher.background.values():
-            loop.run_once()
-        if before and self.num_unfinalized() < before:
-            self.dispatcher.tick()
+        for _ in range(times):
+            self.main_round(seconds)
+            before = self.num_unfinalized()
+            for loop in self.dispatcher.background.values():
+                loop.run_once()
+            if before and self.num_unfinalized() < before:
+                self.dispatcher.tick()
 
     def main_round(self, seconds: float) -> None:
         """Advance the clock and run the main loop alone, which takes two thirds of the time."""

@@ -71,11 +71,9 @@ def test_next_attempt_resumes_from_a_checkpoint_that_was_never_reported(
     job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 5})
     folders = [rank0.saves(job, step) for step in (100, 200, 300)]
-    for _ in range(10):
-        world.tick(3600)
+    world.tick(3600, times=10)
     world.executor.kill(world.run_id(job))
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert registered(world, job) == [100, 200, 300]
     assert world.job(job).attempt == 2
     newest = resumed(world, job)
@@ -161,8 +159,7 @@ def test_end_that_was_not_reported_uses_no_restart(world: World, rank0: Rank0) -
     job = world.start_job(max_restarts=0)
     rank0.saves(job, 100, final=True)
     world.executor.end(world.run_id(job), UNDELIVERED_EXIT_CODE)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     attempt = world.attempt(job)
     assert (attempt.state, (attempt.error or {})["type"]) == ("failed", "reports-undelivered")
     assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)
@@ -181,8 +178,7 @@ def test_unavailable_store_delays_the_next_attempt_for_minutes_only(
 
         patch.setattr(world.dispatcher._context.storage, "folders", fail)
         world.executor.kill(world.run_id(job))
-        for _ in range(4):
-            world.tick(120)
+        world.tick(120, times=4)
         assert not world.attempt(job).settled
         assert world.job(job).attempt == 1
         world.tick(120)
@@ -239,8 +235,7 @@ def test_checkpoints_on_s3_are_adopted_if_whole_and_else_removed(
     fs, torn = open_store(f"{attempt}/checkpoints/step-000000300")
     fs.pipe_file(f"{torn}/weights", b"x")
     world.executor.kill(world.run_id(job))
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert registered(world, job) == [100, 200]
     assert resumed(world, job).step == 200
     world.tick(2 * DAY)

@@ -39,16 +39,14 @@ def api(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 
 def test_start_of_an_attempt_in_an_outage_is_not_charged(world: World, api: Api) -> None:
     job = world.add_job()
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     api.status = 503
     world.tick(890)
     world.tick(5)
     world.tick(10)
     assert (world.attempt(job).error or {})["type"] == "start-timeout"
     queued, dataset = world.add_job(), world.add_dataset()
-    for _ in range(3):
-        world.tick(1200)
+    world.tick(1200, times=3)
     for each in (job, queued):
         assert world.status(each) == JobStatus.QUEUED
         [reason] = world.events(each, "waiting")
@@ -56,8 +54,7 @@ def test_start_of_an_attempt_in_an_outage_is_not_charged(world: World, api: Api)
     assert world.dataset(dataset).state == "pending"
     assert world.job(job).infrastructure_failures == 0
     api.status = 200
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.executor.is_running(world.run_id(job, 2))
     assert world.dataset(dataset).state == "ingesting"
 

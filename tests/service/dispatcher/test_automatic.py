@@ -207,8 +207,7 @@ def numbers(world: World, job: str) -> tuple[Any, ...]:
 
 
 def start(world: World, job: str, number: int) -> None:
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.attempt(job, number)
     world.worker_starts(job, number)
     world.worker_sends_heartbeat(job, number, progress={"step": 7})

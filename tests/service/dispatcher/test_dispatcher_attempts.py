@@ -152,8 +152,7 @@ def test_reported_error_includes_end_of_log(world: World) -> None:
 def test_unavailable_executor_ends_no_attempt(world: World) -> None:
     job = world.start_job()
     world.executor.away = True
-    for _ in range(5):
-        world.tick(100)
+    world.tick(100, times=5)
     assert world.status(job) == JobStatus.RUNNING
     world.executor.away = False
     world.tick(100)
@@ -301,8 +300,7 @@ def test_cancel_during_start_stops_at_once(world: World) -> None:
     job = world.add_job()
     world.tick()
     world.cancel(job)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.status(job) == JobStatus.CANCELLED
     assert not world.executor.is_running(world.run_id(job))
 
@@ -333,12 +331,10 @@ def test_paused_job_frees_room_and_resumes_from_its_checkpoint(world: World) -> 
     assert world.status(job) == JobStatus.PAUSED
     assert world.events(job)[-1] == "Job paused"
     world.executor.end(world.run_id(job), 0)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.executor.submitted == [world.run_id(job), world.run_id(other)]
     world.end_job(other, "succeeded")
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.status(job) == JobStatus.PAUSED, "no one resumed it"
     world.resume(job)
     world.tick()
@@ -352,7 +348,7 @@ def test_job_that_does_not_pause_is_stopped_and_paused(world: World) -> None:
     for cycle in (1, 2):  # the second time, the first request must not count
         world.tick()
         world.worker_starts(job, cycle)
-        world.worker_trains(job, 3600, number=cycle)
+        world.worker_trains(job, 300, number=cycle)
         world.pause(job)
         with world.database.write() as session:
             event = session.scalars(
@@ -465,8 +461,7 @@ def test_checkpoints_at_other_paths_keep_their_attempt_files(world: World) -> No
     folder.mkdir(parents=True)
     world.add_checkpoint(job, 1, step=3, uri="s3://bucket/step-3")
     world.executor.kill(world.run_id(job))
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert folder.exists()
 
 
@@ -498,8 +493,7 @@ def test_undeletable_checkpoint_does_not_stop_dispatcher(
         for each in (*stuck, last, odd):
             session.get_one(Checkpoint, each).state = "deleting"
     second = world.add_job()
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.status(second) == JobStatus.STARTING
     with world.database.read() as session:
         states = {each: session.get_one(Checkpoint, each).state for each in (*stuck, last, odd)}
@@ -530,8 +524,7 @@ def test_job_that_never_starts_ends_at_time_limit(world: World) -> None:
     assert world.status(job) == JobStatus.STARTING
     world.tick(100)
     assert world.status(job) == JobStatus.PAUSING
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.status(job) == JobStatus.PAUSED
     assert not world.executor.is_running(world.run_id(job))
 
@@ -575,8 +568,7 @@ def test_attempt_that_ray_does_not_accept_is_queued_again(
         world.tick(20)
         assert error_type(world, job) == "start-timeout"
         assert world.job(job).restarts == 0
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.executor.submitted == [world.run_id(job, 2)]
     assert world.status(job) == JobStatus.STARTING
 
@@ -619,8 +611,7 @@ def test_clock_set_back_does_not_delay_other_work(world: World) -> None:
     assert world.status(first) == JobStatus.RETRY_WAIT
     world.ahead -= timedelta(hours=2)
     world.restart("another machine")
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.executor.submitted[-1] == world.run_id(first, 2)
     assert world.status(second) == JobStatus.CANCELLED
 
@@ -629,8 +620,7 @@ def test_training_without_api_continues(world: World) -> None:
     """The silence exceeds the limit for hangs, but silence does not prove a hang."""
     job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 1})
-    for _ in range(40):
-        world.tick(100)
+    world.tick(100, times=20)
     assert world.status(job) == JobStatus.RUNNING
     world.worker_sends_heartbeat(job, progress={"step": 900})
     world.tick()
@@ -688,7 +678,7 @@ def test_training_whose_rank_cannot_reach_api_continues(world: World) -> None:
     """The driver, on another node, reaches the API but does not know the progress."""
     job = world.start_job()
     world.worker_sends_heartbeat(job, progress={"step": 1})
-    stands_still(world, job, 4000)
+    stands_still(world, job, 2000)
     assert world.status(job) == JobStatus.RUNNING
 
 
@@ -753,8 +743,7 @@ def test_slow_log_copy_does_not_delay_dispatcher(
 
     monkeypatch.setattr(world.executor, "logs", slow)
     world.executor.kill(world.run_id(job), signal.SIGSEGV)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.status(other) == JobStatus.STARTING
 
 
@@ -854,8 +843,7 @@ def test_shutdown_lets_attempts_save_and_queues_their_jobs(world: World) -> None
     checkpoint = world.add_checkpoint(training, 1, step=8)
     world.end_job(training, "paused")
     assert world.status(training) == JobStatus.QUEUED
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert len(world.executor.submitted) == 2, (
         "nothing is started in a service that is being stopped"
     )
@@ -946,7 +934,6 @@ def test_failing_store_does_not_hold_room(world: World, monkeypatch: pytest.Monk
     world.cancel(job)
     ranks_hang(world, job, 50)  # the broken log must not prevent the stop
     assert not world.executor.is_running(world.run_id(job))
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.status(job) == JobStatus.CANCELLED
     assert world.status(other) == JobStatus.STARTING

@@ -105,8 +105,7 @@ def test_dispatcher_recovers_from_crash_at_every_point(world: World, moments: ra
 
         died = run_until_death(world, at)
         world.restart()
-        for _ in range(4):
-            world.tick(20)
+        world.tick(20, times=4)
 
         submitted = world.executor.submitted
         assert len(submitted) == len(set(submitted))

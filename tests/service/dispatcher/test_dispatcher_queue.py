@@ -20,8 +20,7 @@ from tests.support.dispatcher_world import World, failure
 
 def test_job_starts_only_when_all_workers_fit(world: World) -> None:
     first, second = world.add_job(workers=1), world.add_job(workers=2)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.executor.submitted == [world.run_id(first)]
     assert world.status(second) == JobStatus.QUEUED
     (event,) = world.events(second, "waiting")
@@ -62,8 +61,7 @@ def test_placement_of_earlier_attempt_does_not_count(world: World) -> None:
     pair = world.start_job(workers=2)
     world.worker_reports_placement(pair, a=2)
     world.executor.end(world.run_id(pair), 1)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.executor.submitted == [world.run_id(pair), world.run_id(pair, 2)]
     world.worker_starts(pair, 2)
     whole = world.add_job(cpus_per_worker=2)
@@ -127,8 +125,7 @@ def test_job_behind_many_waiting_ones_starts(world: World, monkeypatch: pytest.M
     for _ in range(6):
         world.add_job(workers=3)
     small = world.add_job()
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.status(small) == JobStatus.STARTING
 
 
@@ -235,8 +232,7 @@ def test_no_job_is_hidden_behind_many(world: World, monkeypatch: pytest.MonkeyPa
     last = world.add_job()
     world.tick()
     assert world.status(last) == JobStatus.STARTING
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert {len(world.events(job, "waiting")) for job in many} == {1}
 
 
@@ -244,8 +240,7 @@ def test_quota_limits_running_jobs_of_a_token(world: World) -> None:
     token = world.add_token(max_running_jobs=1)
     first, second = world.add_job(token_id=token), world.add_job(token_id=token, priority=-1)
     other = world.add_job(priority=-2)
-    for _ in range(2):
-        world.tick()
+    world.tick(times=2)
     assert world.status(first) == world.status(other) == JobStatus.STARTING
     assert world.status(second) == JobStatus.QUEUED
     until = world.attempt(first).created_at + timedelta(hours=24)
@@ -299,8 +294,7 @@ def test_changed_reason_for_waiting_is_reported(world: World) -> None:
     with world.database.write() as session:
         session.get_one(Token, token).max_running_jobs = None
     world.add_job(priority=1)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     quota, room = world.events(job, "waiting")
     assert "max_running_jobs is 0" in quota
     assert room.startswith("Waiting for 2 CPUs: 1 of 2 CPUs are in use")
@@ -388,8 +382,7 @@ def test_failed_ingest_is_retried_once(world: World) -> None:
     assert world.dataset(dataset).state == "ingesting"
     assert world.executor.submitted == [world.run_id(dataset)]
     world.executor.end(world.run_id(dataset), 1, "MemoryError")
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.executor.submitted == [world.run_id(dataset), world.run_id(dataset, 2)]
     world.executor.end(world.run_id(dataset, 2), 1, "MemoryError again")
     world.tick()
@@ -408,8 +401,7 @@ def test_ingest_whose_log_is_gone_with_its_node_ends(
     monkeypatch.setattr(world.executor, "logs", unavailable)
     for number in (1, 2):
         world.executor.kill(world.run_id(dataset, number))
-        world.tick()
-        world.tick()
+        world.tick(times=2)
     assert world.dataset(dataset).state == "failed"
     error = failure(world.dataset(dataset))
     assert error["message"] == "The ingest was ended by SIGKILL"
@@ -431,8 +423,7 @@ def test_ingest_that_ray_lost_is_tried_again(world: World) -> None:
         assert world.executor.is_running(world.run_id(dataset, number))
     # What Ray lost is not what failed.
     world.executor.end(world.run_id(dataset, 3), 1)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.executor.is_running(world.run_id(dataset, 4))
     world.executor.end(world.run_id(dataset, 4), 1)
     world.tick()
@@ -449,8 +440,7 @@ def test_ingest_that_ends_with_the_service_continues_after_its_start(world: Worl
         world.tick()
         assert world.executor.is_running(world.run_id(dataset))
     world.executor.lose_everything()
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.ingest_run(dataset, 1).state == "lost", "this time only Ray was restarted"
 
 
@@ -468,8 +458,7 @@ def test_ingest_during_which_the_service_is_killed_each_time_fails(
                 leases.release_lease(session, leases.DISPATCHER_LEASE, "first")
         world.executor.lose_everything()
         world.restart().cluster_was_restarted("service")
-        world.tick()
-        world.tick()
+        world.tick(times=2)
     state = world.dataset(dataset)
     assert state.state == ("failed" if killed else "ingesting")
     if killed:
@@ -489,8 +478,7 @@ def test_ingest_that_ray_does_not_accept_after_a_restart_is_not_lost(
 
     with monkeypatch.context() as starting:
         starting.setattr(world.executor, "submit", unavailable)
-        for _ in range(3):
-            world.tick()
+        world.tick(times=3)
     world.tick()
     assert world.ingest_run(dataset, 1).state == "submitted"
     assert world.executor.is_running(world.run_id(dataset))
@@ -525,8 +513,7 @@ def test_ingest_that_ray_has_not_accepted_is_submitted_again(
     dataset = world.add_dataset()
     with monkeypatch.context() as patch:
         patch.setattr(world.executor, "submit", unavailable)
-        for _ in range(5):
-            world.tick()
+        world.tick(times=5)
     world.restart()
     world.tick()
     assert world.executor.submitted == [world.run_id(dataset)]
@@ -549,8 +536,7 @@ def test_retried_job_keeps_its_room(world: World) -> None:
     world.executor.kill(world.run_id(first, 2))
     world.tick()
     world.cancel(first)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.executor.submitted[-1] == world.run_id(younger)
 
 
@@ -572,8 +558,7 @@ def test_deleted_dataset_leaves_neither_run_nor_index(world: World) -> None:
     assert not indexes[waiting].exists()
     assert indexes[reading].exists(), "its run may still write"
     assert world.run_id(reading) in world.executor.stopped
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert not world.executor.is_running(world.run_id(reading))
     assert not indexes[reading].parent.exists()
     assert world.executor.submitted == [
@@ -626,8 +611,7 @@ def test_old_version_leaves_no_files_once_no_job_needs_it(world: World) -> None:
 def test_hanging_ingest_is_ended(world: World) -> None:
     hanging = [world.add_dataset() for _ in range(2)]
     waiting = world.add_dataset()
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     world.tick(24 * 3600)
     assert waiting not in str(world.executor.submitted)
     world.tick(60)

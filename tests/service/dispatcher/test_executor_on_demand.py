@@ -53,12 +53,10 @@ def test_everything_that_must_run_or_be_finished_counts_as_work(
     world.tick()
     assert not on_demand.asked.pop()
     job = world.add_job()
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert on_demand.asked.pop()
     world.cancel(job)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.job(job).status == "cancelled"
     assert not on_demand.asked.pop()
 
@@ -90,8 +88,7 @@ def test_cluster_without_work_is_polled_rarely_and_for_work_at_once(
         return cluster()
 
     monkeypatch.setattr(world.executor, "cluster", polled)
-    for _ in range(15):
-        world.tick(1)
+    world.tick(1, times=15)
     every = world.settings.lease_seconds / 4
     assert len(polls) == 1 + int(14 / every)
     world.add_job()

@@ -25,8 +25,7 @@ class History:
         self.train(1, steps=(1, 2, 3))
         self.save(1, step=2)
         world.executor.kill(world.run_id(self.job))
-        for _ in range(5):
-            world.tick()
+        world.tick(times=5)
         self.train(2, steps=(3, 4))
         self.save(2, step=4, final=True)
         world.worker_finishes(self.job, "succeeded", 2)

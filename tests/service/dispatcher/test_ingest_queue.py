@@ -100,8 +100,7 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
     dataset = world.add_dataset()
     world.tick()
     world.executor.end(world.run_id(dataset), 1)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     world.end_ingest(dataset, 2)
     world.tick(100)
     others = [world.add_dataset() for _ in range(2)]
@@ -128,15 +127,13 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
 @pytest.mark.parametrize("seconds", [1700, 1900])
 def test_ingest_without_progress_is_ended_and_tried_again(world: World, seconds: int) -> None:
     dataset = world.add_dataset()
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     with world.database.write() as session:
         run = session.get_one(IngestRun, (dataset, 1))
         run.state = "running"
         run.progressed_at = world.now()
         run.progress_reported_at = world.now() + timedelta(seconds=seconds)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     hangs = seconds >= world.settings.hang_seconds
     assert world.executor.is_running(world.run_id(dataset)) is not hangs
     assert len(started(world)) == (2 if hangs else 1)
@@ -177,6 +174,5 @@ def test_ingests_that_do_not_reach_the_api_are_tried_again_after_a_pause(world: 
     assert (error["type"], "DASL_API_URL" in error["message"]) == ("reports-undelivered", True)
     for number, state in ((5, "ingesting"), (6, "failed")):
         world.executor.end(world.run_id(dataset, number), 1)
-        world.tick()
-        world.tick()
+        world.tick(times=2)
         assert world.dataset(dataset).state == state, "failures of the ingest itself count"

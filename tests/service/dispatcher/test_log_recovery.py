@@ -152,7 +152,6 @@ def test_log_that_ray_has_forgotten_is_not_awaited(
     world.executor.away = False
     world.executor.lose_everything()
     repair_store(world)
-    for _ in range(3):
-        world.tick(60)
+    world.tick(60, times=3)
     assert stored(world, job) == b""
     assert caplog.text.count("Ray no longer has the log") == 1

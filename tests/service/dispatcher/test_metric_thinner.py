@@ -308,6 +308,5 @@ def test_thinner_does_nothing_without_the_lease(world: World) -> None:
 def test_dispatcher_thins_in_the_background(world: World) -> None:
     job_id = world.start_job()
     report(world, job_id, 1, series("loss", range(1, 401)))
-    for _ in range(20):
-        world.tick()
+    world.tick(times=20)
     assert count(world, job_id) < 150

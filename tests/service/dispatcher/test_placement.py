@@ -74,8 +74,7 @@ def test_attempts_on_drained_node_save_and_start_elsewhere(world: World) -> None
     assert world.worker_sends_heartbeat(stays, progress={"step": 8}) == Desired.RUN
     checkpoint = world.add_checkpoint(moved, 1, step=8)
     stop(world, moved)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.status(moved) == JobStatus.QUEUED, "the node that is left is full"
     assert world.job(moved).restarts == 0
     assert "Job queued again. Attempt 1 ended as a node of its ranks is drained" in world.events(
@@ -110,8 +109,7 @@ def test_drain_of_the_whole_cluster_stops_attempts_wherever_they_are(world: Worl
     world.tick()
     assert world.worker_sends_heartbeat(job, progress={"step": 8}) == Desired.PAUSE
     stop(world, job)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.status(job) == JobStatus.QUEUED
     undrain(world, ALL_NODES)
     world.tick()
@@ -123,8 +121,7 @@ def lose_node(world: World, job: str, number: int) -> None:
     world.executor.nodes = [node("a", cpus=4)]
     world.worker_finishes(job, "failed", number, error={"type": "node-died", "message": "gone"})
     world.executor.end(world.run_id(job, number), 1)
-    for _ in range(60):
-        world.tick()
+    world.tick(times=60)
 
 
 def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
@@ -155,8 +152,7 @@ def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
     world.tick()
     stop(world, job, 2)
     world.resume(job)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.attempt(job, 3).workers == 6
 
 
@@ -182,8 +178,7 @@ def test_elastic_job_goes_on_at_once_beside_drained_nodes(world: World) -> None:
     drain(world, "b")
     world.tick()
     stop(world, job)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert world.attempt(job, 2).workers == 2
 
 
@@ -206,17 +201,14 @@ def test_autoscaler_is_shown_what_runs_and_waits(world: World) -> None:
     world.restart()
     world.executor.nodes = [node("a", cpus=0)]
     job = world.add_job(workers=2, gpus_per_worker=1, gpu_type="H100")
-    for _ in range(20):
-        world.tick()
+    world.tick(times=20)
     world.executor.nodes.append(node("b", gpus=2, labels={GPU_TYPE_LABEL: "H100"}))
     world.tick()
     assert world.status(job) == JobStatus.STARTING
     waiting = world.add_job(workers=3)
-    for _ in range(20):
-        world.tick()
+    world.tick(times=20)
     world.cancel(waiting)
-    for _ in range(20):
-        world.tick()
+    world.tick(times=20)
     gpu = '[2, {"CPU": 1, "GPU": 1}, {"ray.io/accelerator-type": "H100"}]'
     both = f'[{gpu}, [3, {{"CPU": 1}}, {{}}]]'
     assert demands(world) == [f"[{gpu}]", "[]", both, "[]"]
@@ -259,8 +251,7 @@ def fail(world: World, job: str, number: int, *, steps: int = 0, **ranks: int) -
         world.add_metric(job, number, steps)
     world.worker_finishes(job, "failed", number, error=BROKEN, retry=Retry.UNLESS_REPEATED)
     world.executor.end(world.run_id(job, number), 1)
-    for _ in range(3):
-        world.tick(5)
+    world.tick(5, times=3)
 
 
 def excluded(world: World, job: str, number: int) -> list[str]:
@@ -308,8 +299,7 @@ def test_retry_waits_for_another_node_that_is_busy(world: World) -> None:
     )
     world.worker_finishes(other, "succeeded")
     world.executor.end(world.run_id(other), 0)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert excluded(world, job, 2) == ["a"]
 
 
@@ -347,8 +337,7 @@ def test_attempt_that_found_no_room_does_not_forget_the_broken_node(world: World
     world.worker_starts(job, 2)
     world.worker_finishes(job, "failed", 2, error={"type": "no-room"}, retry=Retry.FREE)
     world.executor.end(world.run_id(job, 2), 1)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert excluded(world, job, 3) == ["a"]
 
 

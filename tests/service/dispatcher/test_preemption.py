@@ -100,15 +100,13 @@ def test_preemptible_job_saves_gives_way_and_runs_again(world: World) -> None:
     assert world.attempt(low).stop_reason == "preempted"
     world.worker_finishes(low, "paused")
     world.executor.end(world.run_id(low), 0)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert (world.status(low), world.status(high)) == (JobStatus.QUEUED, JobStatus.STARTING)
     assert world.job(low).restarts == 0
     world.worker_starts(high)
     world.worker_finishes(high, "succeeded")
     world.executor.end(world.run_id(high), 0)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert world.status(low) == JobStatus.STARTING
 
 
@@ -180,8 +178,7 @@ def test_reason_of_a_newer_version_is_a_request_to_save(world: World) -> None:
     assert world.status(job) == JobStatus.QUEUED
     assert world.events(job)[-1] == "Job queued again. Attempt 1 was stopped by the service"
     world.executor.end(world.run_id(job), 0)
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)
 
 

@@ -28,8 +28,7 @@ def test_jobs_wait_for_the_store_and_none_fails(
         world.tick(61)
         assert world.status(job) == JobStatus.RETRY_WAIT, "it pauses until the outage is known"
         queued = world.add_job()
-        for _ in range(3):
-            world.tick(1200)
+        world.tick(1200, times=3)
         for each in (job, queued):
             assert world.status(each) == JobStatus.QUEUED
             [reason] = world.events(each, "waiting")

@@ -79,8 +79,7 @@ def test_submission_that_ray_does_not_remove_holds_up_no_others(
 
     monkeypatch.setattr(world.executor, "delete", delete_others)
     world.tick(LONG + 600)
-    for _ in range(3):
-        world.tick()
+    world.tick(times=3)
     assert known(world, goes), "the next try is minutes later"
     world.tick(600)
     assert (known(world, stays), known(world, goes)) == (True, False)

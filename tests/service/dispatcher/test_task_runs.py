@@ -74,12 +74,10 @@ def test_lost_task_is_repeated_a_few_times(
 ) -> None:
     task = add(world, world.dataset_id())
     for number in range(1, losses + 1):
-        world.tick()
-        world.tick()
+        world.tick(times=2)
         assert started(world, task[:5]) == [task] * number
         world.executor.lose_everything()
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     with world.database.read() as session:
         ended = session.get_one(kind, task)
     assert ended.state == "failed"
@@ -92,8 +90,7 @@ def test_lost_task_is_repeated_a_few_times(
 def test_preview_whose_process_ends_is_drawn_again_once(world: World) -> None:
     preview = world.add_preview(world.dataset_id())
     for number in (1, 2):
-        world.tick()
-        world.tick()
+        world.tick(times=2)
         world.executor.end(world.run_id(preview, number), 1, "the reason")
     world.tick()
     ended = world.preview(preview)
@@ -116,8 +113,7 @@ def test_preview_that_did_not_reach_the_api_waits_and_is_drawn_again(world: Worl
 @pytest.mark.parametrize(("minutes", "state"), [(14, "running"), (16, "failed")])
 def test_preview_has_a_time_limit(world: World, minutes: int, state: str) -> None:
     preview = world.add_preview(world.dataset_id())
-    world.tick()
-    world.tick()
+    world.tick(times=2)
     world.tick(60 * minutes)
     assert world.preview(preview).state == state
     assert world.executor.is_running(world.run_id(preview)) is (state == "running")
