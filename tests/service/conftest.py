@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import QueuePool
 
-from service.artifacts.storage import Storage
 from service.db import migrate
 from service.db.session import Database
 from service.dispatcher.adoption import Adoption
-from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
+from service.dispatcher.context import Clock, utc_now
 from service.dispatcher.garbage import Garbage
-from service.dispatcher.ray_executor import RayExecutor
-from service.server.app import create_app
 from service.settings import Settings
-from tests.support.api_under_test import Api
+from tests.support.api_under_test import Api, served
 from tests.support.databases import Postgres, database_folder, postgres_server
+from tests.support.uploads import dispatcher_context
 
 DATABASES = ("sqlite", "postgresql")
 
@@ -118,21 +115,17 @@ def api(database: Database, database_url: str, tmp_path: Path) -> Iterator[Api]:
         stream_heartbeat_seconds=0.1,
         max_body_bytes=200_000,
     )
-    app = create_app(settings, database)
-    with TestClient(app) as client:
-        api = Api(client, database, settings, app.state.context)
-        client.headers.update(api.token("submit"))
+    with served(settings, database) as api:
         yield api
 
 
 @pytest.fixture
-def garbage(api: Api) -> Iterator[Garbage]:
+def clock() -> Clock:
+    return utc_now
+
+
+@pytest.fixture
+def garbage(api: Api, clock: Clock) -> Iterator[Garbage]:
     """The dispatcher's garbage collection, which holds the lease and makes no request to Ray."""
-    ray = RayExecutor("http://127.0.0.1:9", None)
-    storage = Storage(api.settings.artifacts_uri)
-    shared = DispatcherContext(
-        api.settings, api.database, storage, ray, utc_now, "me", Entrypoints()
-    )
-    assert shared.take_lease()
-    yield Garbage(shared, Adoption(shared))
-    ray.close()
+    with dispatcher_context(api.settings, api.database, clock) as shared:
+        yield Garbage(shared, Adoption(shared))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from service.artifacts.attempt_log import AttemptLog
@@ -15,18 +14,15 @@ from service.artifacts.storage import Storage
 from service.checkpoints import repository as checkpoints
 from service.db.models import Job, Run
 from service.db.session import Database
-from service.dispatcher.adoption import Adoption
-from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
+from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
-from service.dispatcher.ray_executor import RayExecutor
 from service.object_store import open_store
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import Ended
-from service.server.app import create_app
 from service.settings import Settings
 from service.storage import repository as storage
 from tests.support import s3_server as support
-from tests.support.api_under_test import Api, Worker
+from tests.support.api_under_test import Api, Worker, served
 from workers.artifacts import upload_checkpoint
 
 AWAY = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
@@ -36,10 +32,7 @@ AWAY = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
 def api(database: Database, database_url: str, tmp_path: Path, s3_root: str) -> Iterator[Api]:
     """An API on each database whose artifacts are on S3."""
     settings = Settings(home=tmp_path / "home", database_url=database_url, artifacts_uri=s3_root)
-    app = create_app(settings, database)
-    with TestClient(app) as client:
-        api = Api(client, database, settings, app.state.context)
-        client.headers.update(api.token("submit"))
+    with served(settings, database) as api:
         yield api
 
 
@@ -55,17 +48,6 @@ class Later:
 @pytest.fixture
 def clock() -> Later:
     return Later()
-
-
-@pytest.fixture
-def garbage(api: Api, clock: Later) -> Iterator[Garbage]:
-    """The removal of files, with a clock of its own."""
-    ray = RayExecutor("http://127.0.0.1:9", None)
-    store = Storage(api.settings.artifacts_uri)
-    shared = DispatcherContext(api.settings, api.database, store, ray, clock, "me", Entrypoints())
-    assert shared.take_lease()
-    yield Garbage(shared, Adoption(shared))
-    ray.close()
 
 
 def put(uri: str, content: bytes) -> None:

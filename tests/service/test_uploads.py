@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
@@ -28,10 +27,9 @@ from service.db.session import Database
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.object_store import open_store
-from service.server.app import create_app
 from service.settings import Settings
 from tests.service.test_server_process import api_process
-from tests.support.api_under_test import FACTS, Api, refused
+from tests.support.api_under_test import FACTS, Api, refused, served
 from tests.support.polling import until
 from tests.support.runs import submission_id
 from tests.support.uploads import begin, dispatcher_of_uploads, put
@@ -50,10 +48,7 @@ def stored(
     """An API on each database and each kind of artifact store, which takes small chunks."""
     monkeypatch.setattr(RemoteFiles, "min_chunk", 1)
     settings = Settings(home=tmp_path / "home", database_url=database_url, artifacts_uri=store_root)
-    app = create_app(settings, database)
-    with TestClient(app) as client:
-        api = Api(client, database, settings, app.state.context)
-        client.headers.update(api.token("submit"))
+    with served(settings, database) as api:
         yield api
 
 

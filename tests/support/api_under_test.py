@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ from service.scheduling import packing
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.nodes import Node
+from service.server.app import create_app
 from service.settings import Settings
 from service.tasks.repository import Tasks, model_runs, previews
 from service.tokens import service as tokens
@@ -129,6 +131,16 @@ class Api:
     def preview(self, preview_id: str) -> tuple[str, dict[str, str]]:
         """Start the run of a preview."""
         return self.task(previews, preview_id)
+
+
+@contextmanager
+def served(settings: Settings, database: Database) -> Iterator[Api]:
+    """An API on a database, with a client whose token has the scope `submit`."""
+    app = create_app(settings, database)
+    with TestClient(app) as client:
+        api = Api(client, database, settings, app.state.context)
+        client.headers.update(api.token("submit"))
+        yield api
 
 
 def check_references(api: Api, path: str, birds: dict[str, Any], cats: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 import base64
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from service.artifacts.storage import Storage
@@ -39,9 +41,18 @@ def dispatcher_of_uploads(api: Api, clock: Clock = utc_now) -> Uploads:
 
 def dispatcher_of(settings: Settings, database: Database, clock: Clock = utc_now) -> Uploads:
     """Return the dispatcher's part, which makes no request to Ray."""
+    with dispatcher_context(settings, database, clock) as context:
+        return Uploads(context)
+
+
+@contextmanager
+def dispatcher_context(
+    settings: Settings, database: Database, clock: Clock
+) -> Iterator[DispatcherContext]:
+    """Yield what the parts of a dispatcher share that holds the lease, and whose Ray is away."""
     ray = RayExecutor("http://127.0.0.1:9", None)
     storage = Storage(settings.artifacts_uri)
     context = DispatcherContext(settings, database, storage, ray, clock, "me", Entrypoints())
     assert context.take_lease()
+    yield context
     ray.close()
-    return Uploads(context)
