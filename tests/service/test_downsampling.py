@@ -2,19 +2,17 @@
 
 import random
 import tracemalloc
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dasl_core.spec import versions
-from service import ids, lifecycle
-from service.db.models import Dataset, Job, Metric
+from service.db.models import Metric
 from service.db.session import Database
 from service.jobs.metrics import Columns
 from service.metrics import repository
 from service.wire.jobs import MetricColumns
+from tests.service.test_lifecycle import make_job
 
 pytestmark = pytest.mark.dialect
 
@@ -22,44 +20,15 @@ pytestmark = pytest.mark.dialect
 Point = tuple[str, int, int, float]
 
 
-@pytest.fixture
-def dataset_id(database: Database) -> str:
-    dataset = Dataset(
-        id=ids.new_id("ds"),
-        tenant="default",
-        name="pictures",
-        uri="/nowhere",
-        state="ready",
-        created_at=datetime.now(UTC),
-    )
-    with database.write() as session:
-        session.add(dataset)
-    return dataset.id
-
-
-def stored(database: Database, dataset_id: str, points: list[Point]) -> str:
+def stored(database: Database, points: list[Point]) -> str:
     """Store a job with these points and return its id."""
-    job = Job(
-        id=ids.new_id("job"),
-        tenant="default",
-        name="a job",
-        method="simclr",
-        spec={},
-        resolved={},
-        spec_version=versions.current(),
-        account_id=ids.new_id("tok"),
-        priority=0,
-        tags={},
-        dataset_id=dataset_id,
-        created_at=datetime.now(UTC),
-    )
+    job_id = make_job(database)
     with database.write() as session:
-        lifecycle.enqueue(session, job)
         session.add_all(
-            Metric(job_id=job.id, name=n, step=s, attempt=a, time=float(s + a), value=v)
+            Metric(job_id=job_id, name=n, step=s, attempt=a, time=float(s + a), value=v)
             for n, s, a, v in points
         )
-    return job.id
+    return job_id
 
 
 def decoded(columns: Columns) -> MetricColumns:
@@ -111,13 +80,9 @@ def expected_steps(whole: MetricColumns, max_points: int) -> list[int]:
     st.integers(0, 20),
 )
 def test_downsampling_keeps_extremes_first_and_last(
-    database: Database,
-    dataset_id: str,
-    raw: dict[tuple[str, int, int], float],
-    max_points: int,
-    from_step: int,
+    database: Database, raw: dict[tuple[str, int, int], float], max_points: int, from_step: int
 ) -> None:
-    job_id = stored(database, dataset_id, [(*key, value) for key, value in raw.items()])
+    job_id = stored(database, [(*key, value) for key, value in raw.items()])
     whole = shown(database, job_id, from_step=from_step)
     thin = shown(database, job_id, max_points, from_step=from_step)
     assert thin.step == expected_steps(whole, max_points)
@@ -131,21 +96,19 @@ def test_downsampling_keeps_extremes_first_and_last(
         assert (min(kept), max(kept)) == (min(full), max(full))
 
 
-def test_downsampling_keeps_spikes(database: Database, dataset_id: str) -> None:
+def test_downsampling_keeps_spikes(database: Database) -> None:
     rng = random.Random(0)
     spikes = {1234: 50.0, 5678: -50.0, 9000: 30.0}
     points = [("loss", step, 1, spikes.get(step, rng.random())) for step in range(10_000)]
-    job_id = stored(database, dataset_id, points)
+    job_id = stored(database, points)
     thin = shown(database, job_id, 100)
     assert len(thin.step) <= 100
     assert spikes.keys() <= set(thin.step)
 
 
-def test_downsampling_budget_counts_only_selected_series(
-    database: Database, dataset_id: str
-) -> None:
+def test_downsampling_budget_counts_only_selected_series(database: Database) -> None:
     points = [(name, step, 1, float(step)) for name in "ab" for step in range(100)]
-    job_id = stored(database, dataset_id, points)
+    job_id = stored(database, points)
     thin = shown(database, job_id, 10, "a")
     assert thin.values.keys() == {"a"}
     assert thin.step == expected_steps(shown(database, job_id, None, "a"), 10)
@@ -186,21 +149,19 @@ def test_columns_take_few_bytes_per_value() -> None:
     assert peak < 30 * 100_000
 
 
-def test_downsampling_drops_spike_overwritten_by_later_attempt(
-    database: Database, dataset_id: str
-) -> None:
+def test_downsampling_drops_spike_overwritten_by_later_attempt(database: Database) -> None:
     points = [("loss", step, 1, 100.0 if step == 50 else 1.0) for step in range(100)]
     points += [("loss", step, 2, 1.0 + step / 1000) for step in range(40, 100)]
-    thin = shown(database, stored(database, dataset_id, points), 10)
+    thin = shown(database, stored(database, points), 10)
     assert max(value for value in thin.values["loss"] if value is not None) == 1.099
 
 
 def test_metrics_response_has_a_bounded_number_of_values(
-    database: Database, dataset_id: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few requests for all points of a long job must not exhaust the memory."""
     points = {(name, step, 1): float(step % 7) for name in "abcde" for step in range(100)}
-    job_id = stored(database, dataset_id, [(*key, value) for key, value in points.items()])
+    job_id = stored(database, [(*key, value) for key, value in points.items()])
     assert len(shown(database, job_id, 1_000_000).step) == 100
     monkeypatch.setattr(repository, "_MAX_VALUES", 150)
     thin = shown(database, job_id, 1_000_000)

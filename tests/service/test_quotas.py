@@ -42,14 +42,20 @@ def test_quotas_can_be_set_changed_and_shown(api: Api) -> None:
     assert quotas_of(api.client.patch(path, json={}, headers=admin).json()) == limits
 
 
-def test_new_token_may_queue_a_thousand_jobs_unless_told_otherwise(api: Api) -> None:
+@pytest.mark.parametrize(
+    ("quota", "default"), [("max_queued_jobs", 1000), ("max_pending_datasets", 100)]
+)
+def test_new_token_has_a_default_quota_unless_told_otherwise(
+    api: Api, quota: str, default: int
+) -> None:
     admin = api.token("admin")
-    for body, limit in (({}, 1000), ({"max_queued_jobs": None}, None)):
+    for body, limit in (({}, default), ({quota: None}, None)):
         created = api.client.post("/v1/tokens", json={"name": "lab", **body}, headers=admin).json()
-        assert quotas_of(created) == {**NONE, "max_queued_jobs": limit}
+        assert created[quota] == limit
         path = f"/v1/tokens/{created['id']}"
         changed = api.client.patch(path, json={"max_gpus": 1}, headers=admin).json()
-        assert quotas_of(changed) == {**NONE, "max_queued_jobs": limit, "max_gpus": 1}
+        assert (changed[quota], changed["max_gpus"]) == (limit, 1)
+    assert api.client.patch(path, json={quota: 5}, headers=admin).json()[quota] == 5
 
 
 @pytest.mark.parametrize("body", [{"max_gpus": -1}, {"max_gpus": 10**9}, {"max_gpus": "all"}])
@@ -179,16 +185,6 @@ def test_concurrent_registrations_stay_within_quota(api: Api) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(lambda name: register(api, limited, str(name)).status_code, range(8))
         assert sorted(answers) == [201] * 3 + [429] * 5
-
-
-def test_new_token_may_have_a_hundred_pending_data_sets(api: Api) -> None:
-    admin = api.token("admin")
-    for body, limit in (({}, 100), ({"max_pending_datasets": None}, None)):
-        created = api.client.post("/v1/tokens", json={"name": "lab", **body}, headers=admin).json()
-        assert created["max_pending_datasets"] == limit
-    path = f"/v1/tokens/{created['id']}"
-    changed = api.client.patch(path, json={"max_pending_datasets": 5}, headers=admin).json()
-    assert changed["max_pending_datasets"] == 5
 
 
 def test_tokens_of_one_user_share_the_queue_quotas(api: Api) -> None:
