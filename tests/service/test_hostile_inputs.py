@@ -346,30 +346,11 @@ def test_api_answers_hostile_urls_as_listed(api: Api, worker: Worker) -> None:
 
 # Ids in /worker/v1/runs/{id}; {run} is the id of a run that has another token.
 RUN_IDS = [
-    "%00",
-    "job_x%00-1",
-    "{run}",
-    "{run}%00",
-    "{run}%0a",
-    "{run}%ff",
-    "%ED%B2%80",
-    "{job}",
-    "{job}-1",
-    "{upper}-1",
-    "{lookalike}-1",
-    "{job}-2147483647",
-    "{job}-2147483648",
-    "{job}-01",
-    "{job}-%2b1",
-    "{job}-１",
-    "{job}-1-1",
-    "{run}-1",
-    "{job}-1-%00",
-    "{job}-1-00000000",
-    "{job}-1-0000000G",
-    "{run}'%20OR%20'1'='1",
-    "ds_00000000000000000000000000-1",
-    "ckpt_00000000000000000000000000-1",
+    *("%00", "job_x%00-1", "{run}", "{run}%00", "{run}%0a", "{run}%ff", "%ED%B2%80", "{job}"),
+    *("{job}-1", "{upper}-1", "{lookalike}-1", "{job}-2147483647", "{job}-2147483648"),
+    *("{job}-01", "{job}-%2b1", "{job}-１", "{job}-1-1", "{run}-1", "{job}-1-%00"),
+    *("{job}-1-00000000", "{job}-1-0000000G", "{run}'%20OR%20'1'='1"),
+    *("ds_00000000000000000000000000-1", "ckpt_00000000000000000000000000-1"),
 ]
 RUN_IDS += ["x" * 5000, "{job}-" + "9" * 5000]
 
