@@ -15,7 +15,7 @@ from dasl_core.spec import BACKBONES, DatasetFacts, JobSpec, SpecError, resolve
 from dasl_core.spec.backbones import TESTED
 from tests.support.methods import backbone_of
 from tests.support.shallow_networks import SHALLOW
-from tests.support.training_world import Recorder, assert_same, resolved, run, tiny_spec
+from tests.support.training_world import assert_same, recorded, resolved, tiny_spec
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -58,9 +58,8 @@ def test_network_is_trained_resumed_and_exported(
         },
         evaluate={"holdout": None},
     )
-    whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
-    assert run(spec, pictures, cache, whole) == "succeeded"
-    assert run(spec, pictures, cache, resumed, resume=whole.checkpoints[0][1]) == "succeeded"
+    whole = recorded(spec, pictures, cache, tmp_path / "whole")
+    resumed = recorded(spec, pictures, cache, tmp_path / "resumed", whole.checkpoints[0][1])
     weights = load_file(whole.last_checkpoint / "backbone.safetensors")
     assert_same(weights, load_file(resumed.last_checkpoint / "backbone.safetensors"), family)
     description = json.loads((whole.last_checkpoint / "model.json").read_text())

@@ -14,7 +14,15 @@ from dasl_core.spec.branch import shape_fields
 from dasl_core.train.checkpointing import TrainingState
 from dasl_core.train.serialization import StateCopy, load_state
 from dasl_core.train.validation import Validator
-from tests.support.training_world import SMALL, Recorder, assert_same, resolved, run, tiny_spec
+from tests.support.training_world import (
+    SMALL,
+    Recorder,
+    assert_same,
+    recorded,
+    resolved,
+    run,
+    tiny_spec,
+)
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 SOURCE: dict[str, Any] = {
@@ -30,17 +38,16 @@ STEPS = 3  # an epoch of `pictures`
 def source(
     pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Recorder:
-    reporter = Recorder(tmp_path_factory.mktemp("source"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Validator, "publish_plots", lambda *_: None)
-        assert run(resolved(pictures, **SOURCE), pictures, cache, reporter) == "succeeded"
-    return reporter
+        folder = tmp_path_factory.mktemp("source")
+        return recorded(resolved(pictures, **SOURCE), pictures, cache, folder)
 
 
 def changed(**parts: Any) -> dict[str, Any]:
-    """The source's settings for four epochs, with changes in each section."""
+    """The source's settings for three epochs, with changes in each section."""
     spec = {name: dict(part) for name, part in SOURCE.items()}
-    spec["train"]["epochs"] = 4
+    spec["train"]["epochs"] = 3
     for name, part in parts.items():
         spec[name] = spec.get(name, {}) | part
     return spec
@@ -54,7 +61,8 @@ def changed(**parts: Any) -> dict[str, Any]:
         {"train": {"optimizer": {"name": "adamw", "lr": 0.001}}},
         {"train": {"optimizer": {"name": "sgd", "lr": 0.05, "layer_decay": 0.5}}},
         {"train": {"precision": "bf16"}},
-        {"dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}}},
+        # Clusters are those of the epoch before.
+        {"dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}}, "train": {"epochs": 4}},
         {"sec": {"weight": 0.1, "target": "zero", "momentum": 1.0}},
         {"augment": {"jitter": 0.1}, "method": {"teacher_momentum": 0.5}},
     ],
@@ -73,13 +81,11 @@ def test_branch_continues_with_weights_and_step(
         began["method"] = copy.deepcopy(dict(state.method.state_dict()))
         began["optimizer"] = copy.deepcopy(state.updater.optimizer.state_dict())
 
-    reporter = Recorder(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingState, "load", seen)
-        ended = run(spec, pictures, cache, reporter, source.last_checkpoint, branch=True)
-    assert ended == "succeeded"
+        reporter = recorded(spec, pictures, cache, tmp_path, source.last_checkpoint, branch=True)
     steps = [point["step"] for point in reporter.points if "loss" in point["values"]]
-    assert steps == list(range(2 * STEPS + 1, 4 * STEPS + 1))
+    assert steps == list(range(2 * STEPS + 1, spec.train.epochs * STEPS + 1))
 
     before = load_state(source.last_checkpoint)
     assert_same(began["method"], before["method"], "method")
@@ -113,8 +119,9 @@ def test_branch_without_changes_is_exact(
     assert run(spec, pictures, cache, stopped) == "paused"
     ends = []
     for name, branch in (("exact", False), ("branch", True)):
-        reporter = Recorder(tmp_path / name)
-        run(spec, pictures, cache, reporter, stopped.last_checkpoint, branch=branch)
+        reporter = recorded(
+            spec, pictures, cache, tmp_path / name, stopped.last_checkpoint, branch=branch
+        )
         ends.append(load_state(reporter.last_checkpoint))
     assert [end["progress"].pop("branched_at") for end in ends] == [0, stopped.checkpoints[-1][0]]
     assert_same(ends[0], ends[1], "state")
@@ -179,8 +186,7 @@ def test_branch_may_change_number_of_ranks(
     spec = resolved(pictures, **changed())
     with pytest.raises(ValueError, match="other settings"):
         run(spec, pictures, cache, Recorder(tmp_path / "exact"), tmp_path)
-    reporter = Recorder(tmp_path / "branch")
-    assert run(spec, pictures, cache, reporter, tmp_path, branch=True) == "succeeded"
+    recorded(spec, pictures, cache, tmp_path / "branch", tmp_path, branch=True)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -240,11 +240,9 @@ def test_sec_mean_is_saved_and_restored() -> None:
 def share(schedule: str, index: int, total: int) -> float:
     """The share of the full weight at a step: a growing one runs from 0 at the first to 1 at the last."""
     progress = index / (total - 1)
-    return {
-        "constant": 1.0,
-        "linear": progress,
-        "cosine": (1 - math.cos(math.pi * progress)) / 2,
-    }[schedule]
+    return {"constant": 1.0, "linear": progress, "cosine": (1 - math.cos(math.pi * progress)) / 2}[
+        schedule
+    ]
 
 
 @pytest.mark.parametrize(

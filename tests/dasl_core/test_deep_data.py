@@ -12,7 +12,7 @@ from dasl_core.data.canvases import Canvases
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.views import central_view, render
 from dasl_core.spec.normalization import Normalization
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.training_world import recorded, resolved
 
 SIDE = 64
 
@@ -94,5 +94,4 @@ def test_five_bands_of_floats_are_trained_on_and_exported(tmp_path: Path) -> Non
     assert spec.backbone.in_channels == 5
     low, high = spec.backbone.window
     assert low < -1 < 2 < high
-    recorder = Recorder(tmp_path / "run")
-    assert run(spec, index, tmp_path / "cache", recorder) == "succeeded"
+    recorded(spec, index, tmp_path / "cache", tmp_path / "run")

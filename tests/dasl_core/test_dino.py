@@ -30,8 +30,8 @@ from dasl_core.train.views import build_views
 from tests.support.gradients import gradient
 from tests.support.methods import build_inputs
 from tests.support.micro_batches import micro_batch_gradients, without_batch_statistics
-from tests.support.setting_effects import LOCAL_CROPS, History, SettingEffects, other
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.setting_effects import LOCAL_CROPS, History, SettingEffects, effects
+from tests.support.training_world import recorded, resolved
 
 K = 12
 
@@ -298,10 +298,10 @@ def last_layer(folder: Path) -> Tensor:
 def test_last_layer_is_frozen_in_first_epoch(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, without_plots: None
 ) -> None:
-    spec = resolved(pictures, method={"name": "dino"}, train={"optimizer": {"name": "adamw"}})
+    train = {"optimizer": {"name": "adamw"}, "epochs": 2}
+    spec = resolved(pictures, method={"name": "dino"}, train=train, evaluate={"holdout": None})
     assert spec.train.optimizer.weight_decay > 0  # weight decay does not affect it either
-    recorder = Recorder(tmp_path)
-    run(spec, pictures, cache, recorder)
+    recorder = recorded(spec, pictures, cache, tmp_path)
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
     drawn = build_method(spec).get_submodule("head")
     first, second = (last_layer(folder) for _, folder, _ in recorder.checkpoints[:2])
@@ -446,21 +446,25 @@ def loss_by_settings(settings: Any, method: Method, history: History) -> Tensor:
 SETTING_EFFECTS = {
     "dino": SettingEffects(
         LOCAL_CROPS
-        | {
-            "bottleneck_dim": other(11, "network"),
-            "hidden_dim": other(13, "network"),
-            "head_batch_norm": other(True, "network"),
-            "norm_last_layer": other(False, "network"),
-            "out_dim": other(20, "network"),
-            "student_temperature": other(0.7, "loss"),
-            "teacher_temperature": other(0.3, "loss"),
-            "teacher_temperature_start": other(0.3, "loss"),
-            "teacher_temperature_epochs": other(3, "loss"),
-            "center_momentum": other(0.5, "loss"),
-            "teacher_momentum": other(0.5, "teacher"),
-            "freeze_last_layer_epochs": other(2, "frozen"),
-            "keep": other("student", "kept"),
-        },
+        | effects(
+            "network",
+            bottleneck_dim=11,
+            hidden_dim=13,
+            head_batch_norm=True,
+            norm_last_layer=False,
+            out_dim=20,
+        )
+        | effects(
+            "loss",
+            student_temperature=0.7,
+            teacher_temperature=0.3,
+            teacher_temperature_start=0.3,
+            teacher_temperature_epochs=3,
+            center_momentum=0.5,
+        )
+        | effects("teacher", teacher_momentum=0.5)
+        | effects("frozen", freeze_last_layer_epochs=2)
+        | effects("kept", keep="student"),
         loss_by_settings,
         base={"teacher_temperature": 0.07},
     )

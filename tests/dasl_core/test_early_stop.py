@@ -16,6 +16,7 @@ from tests.support.training_world import (
     Recorder,
     image_folder,
     ingest,
+    recorded,
     resolved_from_checkpoint,
     run,
     tiny_spec,
@@ -88,8 +89,7 @@ STOP = {"metric": "effective_rank", "patience": 2, "min_delta": 1e6}
 @pytest.mark.usefixtures("without_plots")
 def test_stopped_run_succeeds_resumes_and_branches(index: DatasetIndex, tmp_path: Path) -> None:
     spec = stopping(index, STOP)
-    whole = Recorder(tmp_path / "whole")
-    assert run(spec, index, tmp_path / "cache", whole) == "succeeded"
+    whole = recorded(spec, index, tmp_path / "cache", tmp_path / "whole")
     ((step, final, is_final),) = whole.checkpoints
     ((kind, message, data),) = whole.events
     assert (kind, is_final, data["best_epoch"]) == ("stopped_early", True, 1)
@@ -110,14 +110,12 @@ def test_stopped_run_succeeds_resumes_and_branches(index: DatasetIndex, tmp_path
     assert (outcome, rest.events) == ("succeeded", whole.events)
     assert [e[:3] for e in rest.evaluations] == [(step, 3, "backbone")]
 
-    again = Recorder(tmp_path / "again")
-    assert run(spec, index, tmp_path / "cache", again, final) == "succeeded"
+    again = recorded(spec, index, tmp_path / "cache", tmp_path / "again", final)
     assert (again.curve(), again.checkpoints) == ([], [])
     assert again.evaluations == rest.evaluations, "their delivery is not known"
 
-    branch = Recorder(tmp_path / "branch")
     longer = stopping(index, STOP | {"patience": 1})
-    run(longer, index, tmp_path / "cache", branch, final, branch=True)
+    branch = recorded(longer, index, tmp_path / "cache", tmp_path / "branch", final, branch=True)
     assert [e[1] for e in branch.evaluations] == [4, 5], "it counts its own evaluations"
 
 
@@ -125,8 +123,8 @@ def test_stopped_run_succeeds_resumes_and_branches(index: DatasetIndex, tmp_path
 def test_early_stop_does_not_count_epochs_with_a_frozen_backbone(
     index: DatasetIndex, tmp_path: Path
 ) -> None:
-    reporter = Recorder(tmp_path / "out")
-    run(stopping(index, STOP, frozen=1), index, tmp_path / "cache", reporter)
+    spec = stopping(index, STOP, frozen=1)
+    reporter = recorded(spec, index, tmp_path / "cache", tmp_path / "out")
     ((_, _, data),) = reporter.events
     assert data["best_epoch"] == 2
     assert [e[1] for e in reporter.evaluations if e[2] == "backbone"] == [1, 2, 3, 4]
@@ -136,9 +134,8 @@ def test_early_stop_does_not_count_epochs_with_a_frozen_backbone(
 def test_final_evaluation_of_a_stopped_run_trains_the_probe(
     index: DatasetIndex, tmp_path: Path
 ) -> None:
-    reporter = Recorder(tmp_path / "out")
     spec = stopping(index, STOP | {"patience": 1}, linear={"epochs": 1, "learning_rates": [0.1]})
-    run(spec, index, tmp_path / "cache", reporter)
+    reporter = recorded(spec, index, tmp_path / "cache", tmp_path / "out")
     assert [e[1] for e in reporter.evaluations if e[2] == "backbone"] == [1, 2, 2]
     stored = json.loads((reporter.last_checkpoint / "metrics.json").read_text())["evaluations"]
     assert all(

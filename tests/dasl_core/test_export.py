@@ -26,7 +26,7 @@ from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.train.serialization import load_state
 from tests.support.exports import BACKBONE_KINDS, Reader, code_of, images_for, pickles_in, shake
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.training_world import recorded, resolved
 
 # With test_export_formats.py, for the same reader.
 pytestmark = pytest.mark.xdist_group("exports")
@@ -71,8 +71,7 @@ def test_exported_backbone_is_the_trained_one(
         dar={"weight": 0.1},
         sec={},
     )
-    reporter = Recorder(tmp_path)
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path)
     folder = reporter.last_checkpoint
     network = build_backbone(spec.backbone).double()
     state = load_state(folder)["method"]
@@ -113,8 +112,7 @@ def test_card_code_computes_the_embedding_of_a_supervised_method(
     train = {"epochs": 1, "batch_size": 8, "precision": "fp64"}
     method_settings = {"name": "proxy_anchor", "embedding_norm": True}
     spec = resolved(pictures, method=method_settings, train=train)
-    reporter = Recorder(tmp_path)
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path)
     folder = reporter.last_checkpoint
     method = build_method(spec, num_classes=3).double()
     method.load_state_dict(load_state(folder)["method"])
@@ -152,8 +150,7 @@ def test_checkpoint_contains_and_loads_no_pickle(
 ) -> None:
     backbone = {"name": "test_vit", "image_size": 16}
     spec = resolved(pictures, backbone=backbone, train={"epochs": 1}, dar={}, sec={})
-    reporter = Recorder(tmp_path)
-    run(spec, pictures, cache, reporter, onnx=True)
+    reporter = recorded(spec, pictures, cache, tmp_path, onnx=True)
     assert reporter.events == []
     folder = reporter.last_checkpoint
     for format in FORMATS:

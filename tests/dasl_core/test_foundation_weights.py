@@ -18,7 +18,7 @@ from dasl_core.models.transformers_layout import to_transformers_layout
 from dasl_core.spec import BACKBONES, SpecError
 from dasl_core.spec.normalization import IMAGENET
 from tests.support.methods import backbone_of
-from tests.support.training_world import Recorder, assert_same, resolved, run
+from tests.support.training_world import assert_same, recorded, resolved
 
 pytestmark = pytest.mark.usefixtures("without_plots", "shallow")
 
@@ -134,10 +134,9 @@ def test_foundation_weights_continue_for_50_steps(
     )
     assert spec.recipe == "continue"
     assert spec.backbone.normalization.is_close(IMAGENET)
-    whole, resumed = Recorder(tmp_path / "whole"), Recorder(tmp_path / "resumed")
-    assert run(spec, pictures, cache, whole) == "succeeded"
+    whole = recorded(spec, pictures, cache, tmp_path / "whole")
     assert [step for step, _, _ in whole.checkpoints] == [36, 54]
-    assert run(spec, pictures, cache, resumed, resume=whole.checkpoints[0][1]) == "succeeded"
+    resumed = recorded(spec, pictures, cache, tmp_path / "resumed", whole.checkpoints[0][1])
     weights = load_file(whole.last_checkpoint / "backbone.safetensors")
     assert_same(weights, load_file(resumed.last_checkpoint / "backbone.safetensors"), name)
     # Near the start, and changed.

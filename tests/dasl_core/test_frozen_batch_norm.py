@@ -15,13 +15,7 @@ from dasl_core.spec.locations import CHECKPOINT_WEIGHTS
 from dasl_core.train.serialization import load_state
 from tests.dasl_core.test_distributed import one_step
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import (
-    Recorder,
-    resolved,
-    resolved_from_checkpoint,
-    run,
-    tiny_spec,
-)
+from tests.support.training_world import recorded, resolved, resolved_from_checkpoint, tiny_spec
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -45,8 +39,7 @@ def test_frozen_batch_norm_is_kept_and_exported(
         for name, layer in method.backbone.named_modules()
         if isinstance(layer, nn.BatchNorm2d)
     ]
-    reporter = Recorder(tmp_path)
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path)
     trained = load_state(reporter.last_checkpoint)["method"]
     same = {name for name, value in start.items() if torch.equal(trained[name], value)}
     statistics = {f"{x}.{y}" for x in layers for y in ("running_mean", "running_var")}

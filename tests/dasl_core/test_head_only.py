@@ -16,10 +16,9 @@ from dasl_core.train.serialization import load_state
 from tests.dasl_core.test_distributed import whole_run
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import (
-    Recorder,
+    recorded,
     resolved,
     resolved_from_checkpoint,
-    run,
     run_and_resume,
     tiny_spec,
 )
@@ -45,8 +44,7 @@ def test_only_heads_learn_in_first_epochs(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, micro_batches: int
 ) -> None:
     spec = spec_of(pictures, micro_batches=micro_batches, epochs=2)
-    reporter = Recorder(tmp_path)
-    assert run(spec, pictures, cache, reporter) == "succeeded"
+    reporter = recorded(spec, pictures, cache, tmp_path)
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
     start = build_method(spec).double().state_dict()
     first, last = (weights_of(folder) for _, folder, _ in reporter.checkpoints[:2])

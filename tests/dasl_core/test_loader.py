@@ -219,18 +219,14 @@ def test_single_channel_is_luminance(pictures: DatasetIndex, cache: Path) -> Non
 
 # --- the cache
 
+# Of one data set: files by their ending.
+CACHED = [".lock", ".npy", ".sha256", ".state", ".used", ".used"]
+
 
 def test_cache_equals_decoding(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", per_class=4))
     kept = read_everything(index, tmp_path / "cache")
-    assert cache_files(tmp_path / "cache") == [
-        ".lock",
-        ".npy",
-        ".sha256",
-        ".state",
-        ".used",
-        ".used",
-    ]
+    assert cache_files(tmp_path / "cache") == CACHED
     no_folder = tmp_path / "pictures" / "class-0" / "00.png" / "no-folder"
     np.testing.assert_array_equal(read_everything(index, no_folder), kept)
     shutil.rmtree(tmp_path / "pictures")
@@ -263,14 +259,7 @@ def test_concurrent_processes_share_one_cache(pool: GlooPool, tmp_path: Path) ->
     for pixels, _ in results:
         np.testing.assert_array_equal(pixels, expected)
     assert sum(builds for _, builds in results) == 1  # the others waited for it
-    assert cache_files(tmp_path / "cache") == [
-        ".lock",
-        ".npy",
-        ".sha256",
-        ".state",
-        ".used",
-        ".used",
-    ]
+    assert cache_files(tmp_path / "cache") == CACHED
 
 
 def read_with_small_files(index: DatasetIndex, cache: Path) -> tuple[np.ndarray, list[str]]:

@@ -22,8 +22,8 @@ from dasl_core.spec.methods.moco_v3 import MoCoV3 as Settings
 from dasl_core.spec.methods.moco_v3 import ResolvedMoCoV3
 from dasl_core.train.serialization import load_state
 from tests.support.methods import build_inputs
-from tests.support.setting_effects import HEAD, SettingEffects, other
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.setting_effects import HEAD, SettingEffects, effects, other
+from tests.support.training_world import recorded, resolved
 
 
 def authors(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
@@ -82,8 +82,7 @@ def test_vit_patch_projection_can_be_frozen(
         backbone={"name": "test_vit"},
         train={"epochs": 1},
     )
-    recorder = Recorder(tmp_path)
-    run(spec, pictures, cache, recorder)
+    recorder = recorded(spec, pictures, cache, tmp_path)
     torch.manual_seed(derive_seed(spec.train.seed, "weights"))
     drawn = build_method(spec).state_dict()
     trained = load_state(recorder.last_checkpoint)["method"]
@@ -190,14 +189,14 @@ def test_small_recipe_has_the_paper_of_vits(pictures: DatasetIndex) -> None:
 SETTING_EFFECTS = {
     "moco_v3": SettingEffects(
         HEAD
+        | effects("outputs", separate_views=True)
+        | effects("loss", temperature=0.7)
+        | effects("teacher", teacher_momentum=0.5)
+        | effects("kept", keep="teacher")
         | {
-            "separate_views": other(True, "outputs"),
-            "temperature": other(0.7, "loss"),
             "positions": other("sincos", "network", backbone="test_vit"),
             "initial_weights": other("xavier", "network", backbone="test_vit"),
             "freeze_patch_projection": other(False, "frozen", "rates", backbone="test_vit"),
-            "teacher_momentum": other(0.5, "teacher"),
-            "keep": other("teacher", "kept"),
         },
         lambda s, _, history: moco_v3_loss(
             history[-1][1]["embeddings"], history[-1][1]["keys"], s.temperature

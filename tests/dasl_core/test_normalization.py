@@ -37,7 +37,7 @@ from dasl_core.spec.normalization import IMAGENET
 from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter
 from tests.support.methods import backbone_of
-from tests.support.training_world import Recorder, assert_same, resolved, run
+from tests.support.training_world import assert_same, recorded, resolved
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -321,8 +321,8 @@ def checkpoint(
     pictures: DatasetIndex, cache: Path, vit_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The final checkpoint of a run that started from `vit_file`."""
-    reporter = Recorder(tmp_path_factory.mktemp("trained"))
-    assert run(vit_job(pictures, vit_file), pictures, cache, reporter) == "succeeded"
+    spec = vit_job(pictures, vit_file)
+    reporter = recorded(spec, pictures, cache, tmp_path_factory.mktemp("trained"))
     return reporter.last_checkpoint
 
 

@@ -22,7 +22,7 @@ from dasl_core.train.optim import learning_rate_factors
 from dasl_core.train.serialization import load_state
 from dasl_core.train.validation import Validator
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import Recorder, assert_same, resolved, run, tiny_spec
+from tests.support.training_world import Recorder, assert_same, recorded, resolved, run, tiny_spec
 
 WIDTH = 6
 METHODS: dict[str, dict[str, Any]] = {
@@ -79,12 +79,13 @@ def test_own_backbone_trains_resumes_exactly_and_is_saved(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
     spec = own_spec(pictures, method=METHODS[method], train={"epochs": 2})
-    whole, again = Recorder(tmp_path / "whole"), Recorder(tmp_path / "again")
     trained = network()
-    assert run(spec, pictures, cache, whole, backbone=trained) == "succeeded"
+    whole = recorded(spec, pictures, cache, tmp_path / "whole", backbone=trained)
     before = network().state_dict()
     assert not torch.equal(trained.state_dict()["0.weight"], before["0.weight"])
-    run(spec, pictures, cache, again, whole.checkpoints[0][1], backbone=network())
+    again = recorded(
+        spec, pictures, cache, tmp_path / "again", whole.checkpoints[0][1], backbone=network()
+    )
     last = whole.last_checkpoint
     assert_same(load_state(last), load_state(again.last_checkpoint), "state")
     assert {subject for _, _, subject, _ in whole.evaluations} == {"raw", "start", "backbone"}

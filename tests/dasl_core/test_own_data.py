@@ -12,7 +12,7 @@ from torch import Tensor
 from dasl_core.data import MappedIndex, decode_image
 from dasl_core.data.index import DatasetIndex
 from dasl_core.vocabulary import CERTIFICATE
-from tests.support.training_world import Recorder, assert_same, resolved, run
+from tests.support.training_world import Recorder, assert_same, recorded, resolved, run
 
 Items = list[Any]
 
@@ -50,8 +50,7 @@ def test_data_set_in_memory_trains_like_its_folder(
     spec = resolved(pictures, dar={"labels": "class"}, evaluate={"holdout": None})
     curves = []
     for name, data in (("folder", pictures), ("memory", index)):
-        reporter = Recorder(tmp_path / name)
-        assert run(spec, data, cache / name, reporter) == "succeeded"
+        reporter = recorded(spec, data, cache / name, tmp_path / name)
         curves.append(reporter.curve())
     assert curves[0] == curves[1]
     assert not list((cache / "memory").glob("*"))
@@ -66,13 +65,13 @@ def test_own_augmentation_resumes_exactly(
 
     index = MappedIndex.from_dataset(items_of(pictures))
     spec = resolved(index, train={"epochs": 2})
-    whole, again = Recorder(tmp_path / "whole"), Recorder(tmp_path / "again")
-    run(spec, index, cache, whole, augmentation=two_views)
-    run(spec, index, cache, again, whole.checkpoints[0][1], augmentation=two_views)
+    whole = recorded(spec, index, cache, tmp_path / "whole", augmentation=two_views)
+    again = recorded(
+        spec, index, cache, tmp_path / "again", whole.checkpoints[0][1], augmentation=two_views
+    )
     assert_same(load_state(whole.last_checkpoint), load_state(again.last_checkpoint), "state")
     assert read_certificate(whole.last_checkpoint / CERTIFICATE).own_views
-    usual = Recorder(tmp_path / "usual")
-    run(spec, index, cache, usual)
+    usual = recorded(spec, index, cache, tmp_path / "usual")
     assert usual.curve() != whole.curve()
 
 

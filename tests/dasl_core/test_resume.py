@@ -1,5 +1,6 @@
 """Resuming: a stopped run continues bit for bit like an uninterrupted one."""
 
+import functools
 import itertools
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from tests.support.training_world import (
     Recorder,
     assert_same,
     ingest,
+    recorded,
     resolved,
     run,
     supported,
@@ -82,6 +84,21 @@ VARIANTS: dict[str, dict[str, Any]] = IN_PARTS | {
 }
 
 
+Whole = Callable[[str], Recorder]
+
+
+@pytest.fixture(scope="module")
+def whole(pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """From a variant to its run that nothing stops, which is made once."""
+
+    @functools.cache
+    def reports(variant: str) -> Recorder:
+        spec = resolved(pictures, **VARIANTS[variant])
+        return recorded(spec, pictures, cache, tmp_path_factory.mktemp("whole"))
+
+    return reports
+
+
 @pytest.mark.parametrize(
     ("variant", "stop"),  # within epochs, and between two
     [
@@ -100,19 +117,17 @@ VARIANTS: dict[str, dict[str, Any]] = IN_PARTS | {
     ],
 )
 def test_cancelled_run_resumes_bit_exactly(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, variant: str, stop: int
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, whole: Whole, variant: str, stop: int
 ) -> None:
     spec = resolved(pictures, **VARIANTS[variant])
     total = STEPS * spec.train.epochs
-    undisturbed = Recorder(tmp_path / "undisturbed")
-    assert run(spec, pictures, cache, undisturbed) == "succeeded"
+    undisturbed = whole(variant)
 
     stopped = Recorder(tmp_path / "stopped", stop_at(stop))
     assert run(spec, pictures, cache, stopped) == "cancelled"
     assert stopped.checkpoints[-1][0] == stop
     torch.rand(7)  # stands for other random draws of this process
-    resumed = Recorder(tmp_path / "resumed")
-    assert run(spec, pictures, cache, resumed, stopped.last_checkpoint) == "succeeded"
+    resumed = recorded(spec, pictures, cache, tmp_path / "resumed", stopped.last_checkpoint)
 
     assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
     assert stopped.curve() + resumed.curve() == undisturbed.curve()
@@ -143,23 +158,22 @@ def test_checkpoints_by_time_change_nothing_and_resume_bit_exactly(
     cache: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    whole: Whole,
     variant: str,
 ) -> None:
     """Save before each step within an epoch, as if the steps took minutes."""
-    undisturbed, saving = Recorder(tmp_path / "undisturbed"), Recorder(tmp_path / "saving")
-    run(resolved(pictures, **VARIANTS[variant]), pictures, cache, undisturbed)
+    undisturbed = whole(variant)
     spec = resolved(pictures, checkpoints={"every_minutes": 5}, **VARIANTS[variant])
     total = STEPS * spec.train.epochs
     with monkeypatch.context() as patch:
         patch.setattr(checkpointing, "monotonic", itertools.count(0, 301).__next__)
-        run(spec, pictures, cache, saving)
+        saving = recorded(spec, pictures, cache, tmp_path / "saving")
     assert [step for step, _, _ in saving.checkpoints] == list(range(1, total + 1))
     assert_same_state(undisturbed.last_checkpoint, saving.last_checkpoint)
     assert saving.curve() == undisturbed.curve()
     assert saving.evaluations == undisturbed.evaluations
 
-    resumed = Recorder(tmp_path / "resumed")
-    run(spec, pictures, cache, resumed, saving.folder / "step-4")
+    resumed = recorded(spec, pictures, cache, tmp_path / "resumed", saving.folder / "step-4")
     assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
     assert saving.curve()[:4] + resumed.curve() == undisturbed.curve()
 
@@ -182,8 +196,7 @@ def test_checkpoints_by_time_are_due_after_minutes_without_one(
         evaluate={"holdout": None, "every_epochs": 3},
     )
     monkeypatch.setattr(checkpointing, "monotonic", itertools.count(0, 299).__next__)
-    reporter = Recorder(tmp_path / "out")
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path / "out")
     assert [step for step, _, _ in reporter.checkpoints][:-1] == steps
 
 
@@ -197,16 +210,15 @@ def test_random_state_of_network_is_resumed(
 
     monkeypatch.setattr(SimCLR, "forward", noisy)
     spec = resolved(pictures)
-    undisturbed, resumed = Recorder(tmp_path / "undisturbed"), Recorder(tmp_path / "resumed")
-    run(spec, pictures, cache, undisturbed)
+    undisturbed = recorded(spec, pictures, cache, tmp_path / "undisturbed")
     stopped = Recorder(tmp_path / "stopped", stop_at(4))
     run(spec, pictures, cache, stopped)
-    run(spec, pictures, cache, resumed, stopped.last_checkpoint)
+    resumed = recorded(spec, pictures, cache, tmp_path / "resumed", stopped.last_checkpoint)
     assert stopped.curve() + resumed.curve() == undisturbed.curve()
 
 
 def test_killed_run_resumes_from_last_checkpoint(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, whole: Whole
 ) -> None:
     class Killed(BaseException):
         pass
@@ -217,21 +229,17 @@ def test_killed_run_resumes_from_last_checkpoint(
         return "run"
 
     spec = resolved(pictures, **VARIANTS["sgd-dar-sec"])
-    undisturbed = Recorder(tmp_path / "undisturbed")
-    run(spec, pictures, cache, undisturbed)
     killed = Recorder(tmp_path / "killed", kill)
     with pytest.raises(Killed):
         run(spec, pictures, cache, killed)
     assert [step for step, _, _ in killed.checkpoints] == [3]
-    resumed = Recorder(tmp_path / "resumed")
-    run(spec, pictures, cache, resumed, killed.last_checkpoint)
-    assert_same_state(undisturbed.last_checkpoint, resumed.last_checkpoint)
+    resumed = recorded(spec, pictures, cache, tmp_path / "resumed", killed.last_checkpoint)
+    assert_same_state(whole("sgd-dar-sec").last_checkpoint, resumed.last_checkpoint)
 
 
 def test_run_can_be_stopped_repeatedly(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     spec = resolved(pictures, dar={"weight": 0.1})
-    undisturbed = Recorder(tmp_path / "undisturbed")
-    run(spec, pictures, cache, undisturbed)
+    undisturbed = recorded(spec, pictures, cache, tmp_path / "undisturbed")
     at, losses = None, []
     for step in range(1, TOTAL + 1):
         part = Recorder(tmp_path / str(step), stop_at(1))
@@ -248,19 +256,21 @@ def test_resuming_finished_run_only_repeats_its_final_reports(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures)
-    finished = Recorder(tmp_path / "finished")
-    run(spec, pictures, cache, finished)
-    again = Recorder(tmp_path / "again")
-    assert run(spec, pictures, cache, again, finished.last_checkpoint) == "succeeded"
+    finished = recorded(spec, pictures, cache, tmp_path / "finished")
+    again = recorded(spec, pictures, cache, tmp_path / "again", finished.last_checkpoint)
     assert (again.points, again.checkpoints) == ([], [])
     last = finished.evaluations[-1]
     assert again.evaluations == [e for e in finished.evaluations if e[0] == last[0]]
     assert again.verdicts == finished.verdicts
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
+def test_checkpoint_with_other_settings_is_refused(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    stopped = Recorder(tmp_path / "stopped", stop_at(1))
+    fixed = {"train": {"optimizer": {"name": "sgd", "lr": 0.05}}}
+    run(resolved(pictures, **fixed), pictures, cache, stopped)
+    other: tuple[tuple[dict[str, Any], str], ...] = (
         (
             {"train": {"optimizer": {"name": "adamw"}}},
             r"train\.optimizer\.name is 'adamw', and was 'sgd'",
@@ -278,17 +288,11 @@ def test_resuming_finished_run_only_repeats_its_final_reports(
             {"evaluate": {"holdout": {"fraction": 0.2}}},
             r"exactly: 22 images to train on, which were 24$",
         ),
-    ],
-)
-def test_checkpoint_with_other_settings_is_refused(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, changes: dict[str, Any], named: str
-) -> None:
-    stopped = Recorder(tmp_path / "stopped", stop_at(1))
-    fixed = {"train": {"optimizer": {"name": "sgd", "lr": 0.05}}}
-    run(resolved(pictures, **fixed), pictures, cache, stopped)
-    other = resolved(pictures, **(fixed | changes))
-    with pytest.raises(ValueError, match=f"other settings.*{named}"):
-        run(other, pictures, cache, None, stopped.last_checkpoint)
+    )
+    for changes, named in other:
+        spec = resolved(pictures, **(fixed | changes))
+        with pytest.raises(ValueError, match=f"other settings.*{named}"):
+            run(spec, pictures, cache, None, stopped.last_checkpoint)
 
 
 def test_checkpoint_with_other_images_is_refused(
@@ -370,16 +374,14 @@ def test_interrupted_evaluation_is_left_to_the_resumed_run(
 ) -> None:
     """At every point of every evaluation, in turn; no step is lost, and no evaluation."""
     spec = resolved(pictures, **EVALUATED, dar={"weight": 0.1, "labels": "cluster"})
-    undisturbed = Recorder(tmp_path / "undisturbed")
-    run(spec, pictures, cache, undisturbed)
+    undisturbed = recorded(spec, pictures, cache, tmp_path / "undisturbed")
     stopped_after = set()
     for call in range(1, undisturbed.worked + 1, 11):
         stopped = Recorder(tmp_path / f"{call}", at_work=partial(_pause, at=call))
         outcome = run(spec, pictures, cache, stopped)
         last = stopped.last_checkpoint if stopped.checkpoints else None
         step = stopped.checkpoints[-1][0] if stopped.checkpoints else 0
-        resumed = Recorder(tmp_path / f"{call} resumed")
-        assert run(spec, pictures, cache, resumed, last) == "succeeded"
+        resumed = recorded(spec, pictures, cache, tmp_path / f"{call} resumed", last)
         if outcome == "succeeded":
             assert step == TOTAL, "only plots and saves were left"
             continue

@@ -45,7 +45,7 @@ from tests.support.small_shards import (
     read_all,
     record_drawn,
 )
-from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
+from tests.support.training_world import image_folder, ingest, recorded, resolved
 
 DEADLINE = 60
 
@@ -488,8 +488,7 @@ def test_run_reports_its_shards(
     pictures: DatasetIndex, tmp_path: Path, without_plots: None
 ) -> None:
     spec = resolved(pictures, train={"image_cache": "jpeg", "epochs": 1})
-    recorder = Recorder(tmp_path / "out")
-    assert run(spec, pictures, tmp_path / "cache", recorder) == "succeeded"
+    recorder = recorded(spec, pictures, tmp_path / "cache", tmp_path / "out")
     ((kind, _, data),) = recorder.events
     size = sum(map(len, content_of(tmp_path / "cache").values()))
     assert kind == "images_cached"

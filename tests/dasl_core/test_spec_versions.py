@@ -12,7 +12,7 @@ from dasl_core.export.checkpoint import MODEL, read_checkpoint
 from dasl_core.spec import Resources, versions
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.train.serialization import STRUCTURE
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.training_world import Recorder, recorded, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -122,8 +122,7 @@ def test_older_checkpoint_is_resumed_and_exported(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = resolved(pictures, train={"epochs": 2})
-    whole = Recorder(tmp_path / "whole")
-    assert run(spec, pictures, cache, whole) == "succeeded"
+    whole = recorded(spec, pictures, cache, tmp_path / "whole")
     first = Recorder(tmp_path / "first", lambda started: "cancel" if started >= 3 else "run")
     assert run(spec, pictures, cache, first) == "cancelled"
     checkpoint = first.last_checkpoint
@@ -136,8 +135,7 @@ def test_older_checkpoint_is_resumed_and_exported(
         read_checkpoint(checkpoint)
     monkeypatch.setattr(versions, "UPGRADERS", [rename_passes])
     assert read_checkpoint(checkpoint)[0] == spec
-    second = Recorder(tmp_path / "second")
-    assert run(spec, pictures, cache, second, checkpoint) == "succeeded"
+    second = recorded(spec, pictures, cache, tmp_path / "second", checkpoint)
     assert first.curve() + second.curve() == whole.curve()
     newest = json.loads((second.last_checkpoint / STRUCTURE).read_text())
     assert newest["spec_version"] == 2
@@ -153,16 +151,14 @@ def test_training_state_without_a_newer_setting_gets_its_default(
     content = json.loads(file.read_text())
     del content["spec"]["train"]["skip_not_finite"]
     file.write_text(json.dumps(content))
-    second = Recorder(tmp_path / "second")
-    assert run(spec, pictures, cache, second, first.last_checkpoint) == "succeeded"
+    recorded(spec, pictures, cache, tmp_path / "second", first.last_checkpoint)
 
 
 def test_checkpoint_of_newer_version_is_refused(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, train={"epochs": 1})
-    done = Recorder(tmp_path / "done")
-    run(spec, pictures, cache, done)
+    done = recorded(spec, pictures, cache, tmp_path / "done")
     file = done.last_checkpoint / STRUCTURE
     newer = versions.current() + 1
     file.write_text(json.dumps({**json.loads(file.read_text()), "spec_version": newer}))

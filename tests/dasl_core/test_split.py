@@ -21,7 +21,7 @@ from dasl_core.data.strings import Strings
 from dasl_core.spec import GroupRule, Holdout
 from dasl_core.spec.source import SourceOptions
 from dasl_core.train.data import TrainingData
-from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
+from tests.support.training_world import image_folder, ingest, recorded, resolved
 
 FRACTIONS = st.floats(0.01, 0.99)
 
@@ -210,11 +210,10 @@ def test_run_reports_its_groups_and_near_duplicates(tmp_path: Path) -> None:
     pictures = image_folder(tmp_path / "pictures", classes=4, per_class=3)
     for label in (1, 2, 3):
         copyfile(pictures / "class-0" / "00.png", pictures / f"class-{label}" / "copy.png")
-    reporter = Recorder(tmp_path / "out")
     index = ingest(pictures)
     holdout = {"fraction": 0.4, "by": "group", "group": {"folder": 1}}
     spec = resolved(index, train={"batch_size": 2, "epochs": 1}, evaluate={"holdout": holdout})
-    run(spec, index, tmp_path / "cache", reporter)
+    reporter = recorded(spec, index, tmp_path / "cache", tmp_path / "out")
     groups, copies = reporter.events[:2]
     assert groups[0] == "groups_held_out"
     assert groups[2] == {"dataset": "pictures", "groups": 4, "held_out": 2}
@@ -254,8 +253,8 @@ def test_split_by_class_needs_classes() -> None:
 @pytest.mark.usefixtures("without_plots")
 def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=3))
-    reporter = Recorder(tmp_path / "out")
-    run(resolved(index, train={"batch_size": 2}), index, tmp_path / "cache", reporter)
+    spec = resolved(index, train={"batch_size": 2})
+    reporter = recorded(spec, index, tmp_path / "cache", tmp_path / "out")
     ((kind, message, data),) = reporter.events
     assert (kind, data) == ("nothing_held_out", {"images": 3, "fraction": 0.1})
     assert "evaluate.holdout.fraction: 0.1 of 3 images rounds to 0" in message
@@ -265,9 +264,8 @@ def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("without_plots")
 def test_run_without_holdout_trains_on_all_images(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=2, per_class=3))
-    reporter = Recorder(tmp_path / "out")
     spec = resolved(index, train={"batch_size": 2, "epochs": 2}, evaluate={"holdout": None})
-    run(spec, index, tmp_path / "cache", reporter)
+    reporter = recorded(spec, index, tmp_path / "cache", tmp_path / "out")
     assert len(reporter.points) == 6, "two epochs of all six images"
     ((kind, message, data),) = reporter.events
     assert (kind, data) == ("nothing_held_out", {"images": 6, "fraction": 0.0})
@@ -289,9 +287,8 @@ def test_probe_without_shared_classes_is_reported(tmp_path: Path) -> None:
             (by_class | {"linear": False, "finetune": False}, []),
         )
     ):
-        reporter = Recorder(tmp_path / str(number))
         spec = resolved(index, evaluate=evaluate, train={"batch_size": 4, "epochs": 1})
-        run(spec, index, tmp_path / "cache", reporter)
+        reporter = recorded(spec, index, tmp_path / "cache", tmp_path / str(number))
         events = [event for event in reporter.events if event[0] == "classifier_not_measured"]
         assert [data["evaluations"] for _, _, data in events] == expected
         assert all("evaluate.linear" in message for _, message, _ in events)

@@ -33,7 +33,7 @@ from tests.support.tracking import (
     wandb_history,
     wandb_records,
 )
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.training_world import Recorder, recorded, resolved
 
 TOTAL = 9  # steps of the tiny spec on `pictures`
 NONE = {"tensorboard": False}
@@ -44,11 +44,10 @@ def untracked(
     pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Recorder:
     """The reports of a training without trackers."""
-    recorder = Recorder(tmp_path_factory.mktemp("untracked"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Validator, "publish_plots", lambda *_: None)
-        run(resolved(pictures, track=NONE), pictures, cache, recorder)
-    return recorder
+        folder = tmp_path_factory.mktemp("untracked")
+        return recorded(resolved(pictures, track=NONE), pictures, cache, folder)
 
 
 def train_twice(

@@ -30,6 +30,7 @@ from tests.support.training_world import (
     image_folder,
     ingest,
     open_trainer,
+    recorded,
     resolved,
     run,
     supported,
@@ -52,13 +53,17 @@ SELDOM = {
 def test_zero_regularizer_weight_is_bit_identical_to_none(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
-    plain, zero = Recorder(tmp_path / "plain"), Recorder(tmp_path / "zero")
     spec = {"method": {"name": method}, "train": {"epochs": 2}}
     without = {"dar": {"weight": 0, "labels": "cluster"}, "sec": {"weight": 0}}
     others = [name for name, config in REGULARIZERS.items() if not config.top_level]
     without |= {"regularizers": {name: {"weight": 0} for name in others}}
-    run(resolved(pictures, **spec), pictures, cache, plain)
-    run(resolved(pictures, **spec, **supported(method, **without)), pictures, cache, zero)
+    plain = recorded(resolved(pictures, **spec), pictures, cache, tmp_path / "plain")
+    zero = recorded(
+        resolved(pictures, **spec, **supported(method, **without)),
+        pictures,
+        cache,
+        tmp_path / "zero",
+    )
     states = [load_state(reporter.last_checkpoint) for reporter in (plain, zero)]
     assert_same(states[0]["method"], states[1]["method"], "method")
     assert plain.curve() == zero.curve()
@@ -66,9 +71,8 @@ def test_zero_regularizer_weight_is_bit_identical_to_none(
 
 
 def test_loss_is_sum_of_reported_terms(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    reporter = Recorder(tmp_path)
     spec = resolved(pictures, dar={"weight": 0.1}, sec={"weight": 0.5}, train={"precision": "fp64"})
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path)
     for point in reporter.points:
         values = point["values"]
         measured = {name for name in values if name.startswith("time_")}
@@ -106,8 +110,7 @@ def test_views_differ_within_and_between_steps(
 
 
 def test_run_trains_every_weight(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    reporter = Recorder(tmp_path)
-    run(resolved(pictures), pictures, cache, reporter)
+    reporter = recorded(resolved(pictures), pictures, cache, tmp_path)
     first, last = (load_state(folder)["method"] for _, folder, _ in reporter.checkpoints[::2])
     unchanged = [name for name in first if torch.equal(first[name], last[name])]
     assert unchanged == []
@@ -115,14 +118,13 @@ def test_run_trains_every_weight(pictures: DatasetIndex, cache: Path, tmp_path: 
 
 def test_training_lowers_loss(tmp_path: Path, cache: Path) -> None:
     root = image_folder(tmp_path / "pictures", classes=4, per_class=12)
-    reporter = Recorder(tmp_path / "kept")
     index = ingest(root)
     spec = resolved(
         index,
         train={"epochs": 12, "batch_size": 16, "checkpoint_every_epochs": 12},
         augment={"jitter": 0.1, "grayscale": 0},
     )
-    run(spec, index, cache, reporter)
+    reporter = recorded(spec, index, cache, tmp_path / "kept")
     losses = load_state(reporter.last_checkpoint)["progress"]["losses"]
     assert len(losses) == 12
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.2
@@ -132,9 +134,8 @@ def test_training_lowers_loss(tmp_path: Path, cache: Path) -> None:
 
 
 def test_progress_and_schedule(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    reporter = Recorder(tmp_path)
     spec = resolved(pictures, train={"warmup_epochs": 1, "optimizer": {"name": "sgd", "lr": 0.25}})
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path)
     rates = reporter.curve("lr")
     assert rates == [learning_rate(step, STEPS, spec.train) for step in range(TOTAL)]
     assert rates[:4] == [0.0625, 0.125, 0.1875, 0.25]
@@ -153,8 +154,7 @@ def test_progress_and_schedule(pictures: DatasetIndex, cache: Path, tmp_path: Pa
 def test_evaluations_cover_pixels_untrained_and_trained(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    reporter = Recorder(tmp_path)
-    run(resolved(pictures), pictures, cache, reporter)
+    reporter = recorded(resolved(pictures), pictures, cache, tmp_path)
     evaluations = [(step, epoch, subject) for step, epoch, subject, _ in reporter.evaluations]
     assert evaluations == [
         (0, 0, "raw"),
@@ -185,14 +185,13 @@ def test_evaluations_cover_pixels_untrained_and_trained(
 def test_supervised_method_is_evaluated_on_its_embedding_and_backbone(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    reporter = Recorder(tmp_path)
     spec = resolved(
         pictures,
         method={"name": "npair"},
         train={"epochs": 1, "batch_size": 6},
         evaluate={"clustering": True, "linear": {"epochs": 2}, "finetune": {"epochs": 1}},
     )
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path)
     subjects = [subject for _, _, subject, _ in reporter.evaluations]
     assert subjects == ["raw", "untrained", "backbone", "embedding"]
     backbone, embedding = (metrics for _, _, _, metrics in reporter.evaluations[2:])
@@ -213,8 +212,7 @@ def test_supervised_method_is_evaluated_on_its_embedding_and_backbone(
 
 def test_evaluation_without_labels_has_label_free_metrics(tmp_path: Path, cache: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=20))
-    reporter = Recorder(tmp_path / "kept")
-    assert run(resolved(index), index, cache, reporter) == "succeeded"
+    reporter = recorded(resolved(index), index, cache, tmp_path / "kept")
     subjects = [subject for _, _, subject, _ in reporter.evaluations]
     assert subjects[:2] == ["raw", "untrained"]
     assert reporter.evaluations[0][3].keys() == {"instance_recall_at_1"}
@@ -225,9 +223,8 @@ def test_evaluation_without_labels_has_label_free_metrics(tmp_path: Path, cache:
 
 def test_held_out_classes_have_retrieval_but_no_knn(tmp_path: Path, cache: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=6, per_class=5))
-    reporter = Recorder(tmp_path / "kept")
     spec = resolved(index, evaluate={"holdout": {"by": "class", "fraction": 0.34}})
-    assert run(spec, index, cache, reporter) == "succeeded"
+    reporter = recorded(spec, index, cache, tmp_path / "kept")
     for _, _, _, metrics in reporter.evaluations:
         assert "recall_at_1" in metrics
         assert "knn_top1" not in metrics
@@ -241,8 +238,8 @@ def test_knn_tolerates_class_without_training_images(tmp_path: Path, cache: Path
         folder.mkdir()
         Image.new("RGB", (20, 24), (number, 0, 0)).save(folder / "0.png")
     index = ingest(root)
-    reporter = Recorder(tmp_path / "kept")
-    run(resolved(index, evaluate={"holdout": {"fraction": 0.3}}), index, cache, reporter)
+    spec = resolved(index, evaluate={"holdout": {"fraction": 0.3}})
+    reporter = recorded(spec, index, cache, tmp_path / "kept")
     assert all("knn_top1" in metrics for _, _, _, metrics in reporter.evaluations)
 
 
@@ -250,9 +247,8 @@ def test_evaluation_on_another_data_set(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     other = ingest(image_folder(tmp_path / "other", per_class=4, size=(30, 10)))
-    reporter = Recorder(tmp_path / "kept")
     spec = resolved(pictures, evaluate={"dataset": "other"}, train={"epochs": 1, "batch_size": 27})
-    assert run(spec, pictures, cache, reporter, evaluate_on=other) == "succeeded"
+    reporter = recorded(spec, pictures, cache, tmp_path / "kept", evaluate_on=other)
     assert [point["step"] for point in reporter.points] == [1]  # all 27 images train
     assert "knn_top1" in reporter.evaluations[-1][3]  # classes are matched by name
 
@@ -283,8 +279,7 @@ def test_single_training_class_is_refused(
 
 
 def test_checkpoints_contain_no_pickle(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    reporter = Recorder(tmp_path)
-    run(resolved(pictures), pictures, cache, reporter)
+    reporter = recorded(resolved(pictures), pictures, cache, tmp_path)
     assert [(step, final) for step, _, final in reporter.checkpoints] == [
         (3, False),
         (6, False),
@@ -355,8 +350,7 @@ def collapsing(index: DatasetIndex, collapse: str) -> ResolvedJobSpec:
 def test_collapse_is_reported_and_stops_run_if_requested(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    warned = Recorder(tmp_path / "warned")
-    assert run(collapsing(pictures, "warn"), pictures, cache, warned) == "succeeded"
+    warned = recorded(collapsing(pictures, "warn"), pictures, cache, tmp_path / "warned")
     kinds = {(kind, data.get("cause")) for kind, _, data in warned.events}
     assert kinds == {("collapse", "constant_output"), ("gradient_share", None)}
 
@@ -374,8 +368,7 @@ def test_collapse_is_reported_and_stops_run_if_requested(
         run(stopping, pictures, cache, again, stopped.last_checkpoint)
     assert (again.points, again.checkpoints) == ([], [])
 
-    ignored = Recorder(tmp_path / "ignored")
-    run(collapsing(pictures, "ignore"), pictures, cache, ignored)
+    ignored = recorded(collapsing(pictures, "ignore"), pictures, cache, tmp_path / "ignored")
     ((kind, message, data),) = ignored.events
     assert kind == "gradient_share"
     assert message.startswith("dar.weight: at 100, its gradient at the backbone's outputs is ")
@@ -386,8 +379,7 @@ def test_collapse_is_reported_and_stops_run_if_requested(
 def test_healthy_run_raises_no_collapse_alarm(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    reporter = Recorder(tmp_path)
-    run(resolved(pictures, train={"epochs": 20}), pictures, cache, reporter)
+    reporter = recorded(resolved(pictures, train={"epochs": 20}), pictures, cache, tmp_path)
     assert reporter.events == []
 
 
@@ -402,14 +394,13 @@ def test_supervised_class_collapse_raises_no_alarm(
         monkeypatch.setattr(
             Evaluator, "backbone", lambda *_, ranks=ranks, **__: {"effective_rank": next(ranks)}
         )
-        reporter = Recorder(tmp_path / method)
         spec = resolved(
             pictures,
             method={"name": method},
             train={"epochs": 6},
             evaluate={"every_epochs": 1, "holdout": {"fraction": 0.5}},
         )
-        run(spec, pictures, cache, reporter)
+        reporter = recorded(spec, pictures, cache, tmp_path / method)
         causes[method] = [data["cause"] for kind, _, data in reporter.events if kind == "collapse"]
     assert causes == {"simclr": ["dimensional_collapse"], "npair": []}
 
@@ -421,10 +412,9 @@ def test_clusters_become_labels_after_first_epoch(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
     spec = resolved(pictures, dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}})
-    reporter = Recorder(tmp_path)
-    run(spec, pictures, cache, reporter)
-    plain = Recorder(tmp_path / "instance")
-    run(resolved(pictures, dar={"weight": 0.1}), pictures, cache, plain)
+    reporter = recorded(spec, pictures, cache, tmp_path)
+    spec = resolved(pictures, dar={"weight": 0.1})
+    plain = recorded(spec, pictures, cache, tmp_path / "instance")
     assert reporter.curve("loss_dar")[:3] == plain.curve("loss_dar")[:3]
     assert reporter.curve("loss_dar")[3] != plain.curve("loss_dar")[3]
     clusterings = [p["values"] for p in reporter.points if "clusters_size_min" in p["values"]]
@@ -471,8 +461,7 @@ def test_failure_in_final_evaluation_loses_no_step(
     for part in ("method", "optimizer"):
         assert_same(states[0][part], states[1][part], part)
 
-    complete = Recorder(tmp_path / "complete")
-    assert run(spec, pictures, cache, complete, second.last_checkpoint) == "succeeded"
+    complete = recorded(spec, pictures, cache, tmp_path / "complete", second.last_checkpoint)
     assert (complete.points, complete.checkpoints) == ([], []), "nothing is left to do"
 
 
@@ -533,9 +522,8 @@ def test_full_disk_before_final_evaluation_does_not_fail_run(
 
 def test_evaluation_sends_keepalives(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
     """Otherwise a long evaluation would be mistaken for a hanging run."""
-    plain, thorough = Recorder(tmp_path / "plain"), Recorder(tmp_path / "thorough")
-    run(resolved(pictures), pictures, cache, plain)
+    plain = recorded(resolved(pictures), pictures, cache, tmp_path / "plain")
     assert plain.worked > 0
     spec = resolved(pictures, evaluate={"linear": {"epochs": 30}, "finetune": {"epochs": 2}})
-    run(spec, pictures, cache, thorough)
+    thorough = recorded(spec, pictures, cache, tmp_path / "thorough")
     assert thorough.worked >= plain.worked + 32

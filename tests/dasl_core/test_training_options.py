@@ -13,6 +13,7 @@ from tests.support.training_world import (
     Recorder,
     assert_same,
     open_trainer,
+    recorded,
     resolved,
     run,
     run_and_resume,
@@ -26,11 +27,10 @@ TRAIN = {"precision": "fp64", "epochs": 2, "optimizer": {"name": "sgd", "lr": 0.
 def plain(
     pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Recorder:
-    reporter = Recorder(tmp_path_factory.mktemp("plain"))
+    spec = resolved(pictures, train=TRAIN, dar={"weight": 0.1})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Validator, "publish_plots", lambda *_: None)
-        run(resolved(pictures, train=TRAIN, dar={"weight": 0.1}), pictures, cache, reporter)
-    return reporter
+        return recorded(spec, pictures, cache, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_option_does_not_change_results(
         monkeypatch.setattr(
             torch.nn.Module, "compile", lambda module: compiled(module, backend="aot_eager")
         )
-    reporter = Recorder(tmp_path)
-    run(resolved(pictures, train=TRAIN | option, dar={"weight": 0.1}), pictures, cache, reporter)
+    spec = resolved(pictures, train=TRAIN | option, dar={"weight": 0.1})
+    reporter = recorded(spec, pictures, cache, tmp_path)
     assert reporter.curve() == pytest.approx(plain.curve(), abs=1e-10)
     ours, theirs = (load_state(each.last_checkpoint)["method"] for each in (reporter, plain))
     assert ours.keys() == theirs.keys()

@@ -18,7 +18,7 @@ from dasl_core.data.unreadable import too_many
 from dasl_core.distributed import rank
 from tests.support.gloo_pool import GlooPool
 from tests.support.small_shards import read_with_reasons
-from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
+from tests.support.training_world import Recorder, image_folder, ingest, recorded, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -190,8 +190,7 @@ def test_kill_during_cache_build_loses_no_image(
 
 def test_few_unreadable_images_are_reported(index: DatasetIndex, tmp_path: Path) -> None:
     hide(index, 4, 7)
-    reporter = Recorder(tmp_path / "out")
-    assert run(resolved(index), index, tmp_path / "cache", reporter) == "succeeded"
+    reporter = recorded(resolved(index), index, tmp_path / "cache", tmp_path / "out")
     ((kind, message, data),) = reporter.events
     assert kind == "images_unreadable"
     assert "2 of the 30 images of the data set 'pictures' can no longer be read" in message
@@ -203,10 +202,9 @@ def test_few_unreadable_images_are_reported(index: DatasetIndex, tmp_path: Path)
 
 def test_unreadable_images_are_counted_without_cache(index: DatasetIndex, tmp_path: Path) -> None:
     (index.root / index.paths[4]).write_bytes((index.root / index.paths[4]).read_bytes()[:200])
-    reporter = Recorder(tmp_path / "out")
     no_folder = (index.root / index.paths[0]) / "cache"
     spec = resolved(index, train={"batch_size": 9}, evaluate={"every_epochs": 1})
-    assert run(spec, index, no_folder, reporter) == "succeeded"
+    reporter = recorded(spec, index, no_folder, tmp_path / "out")
     assert [kind for kind, _, _ in reporter.events] == ["images_not_cached", "images_unreadable"]
 
 
@@ -263,8 +261,7 @@ def test_damaged_images_are_left_out_however_many_there_are(
     index = ingest(folder)
     assert len(index) == 30
     spec = resolved(index, train={"epochs": 1})
-    recorder = Recorder(tmp_path / "run")
-    assert run(spec, index, tmp_path / "cache", recorder) == "succeeded"
+    recorder = recorded(spec, index, tmp_path / "cache", tmp_path / "run")
     [event] = [data for kind, _, data in recorder.events if kind == "images_damaged"]
     assert (event["dataset"], event["count"]) == ("pictures", 5)
     assert event["images"][0]["path"] == index.paths[0]

@@ -17,7 +17,7 @@ from dasl_core.spec.errors import field_problems
 from dasl_core.train.outcomes import DivergedError
 from dasl_core.train.serialization import load_state
 from dasl_core.train.update import Updater, clip_each
-from tests.support.training_world import Recorder, resolved, run, run_and_resume
+from tests.support.training_world import Recorder, recorded, resolved, run, run_and_resume
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -136,8 +136,7 @@ def test_skipped_step_is_reported_with_its_images(
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({5}))
     spec = resolved(pictures, sec={"weight": 0.1}, train={"optimizer": {"name": "sgd", "lr": 0.01}})
-    reporter = Recorder(tmp_path)
-    assert run(spec, pictures, cache, reporter) == "succeeded"
+    reporter = recorded(spec, pictures, cache, tmp_path)
     ((kind, message, data),) = reporter.events
     assert kind == "step_skipped"
     assert "step 5 was skipped" in message
@@ -178,8 +177,7 @@ def test_skipped_step_is_not_in_cluster_bank(
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({5}))
     spec = resolved(pictures, dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}})
-    reporter = Recorder(tmp_path)
-    assert run(spec, pictures, cache, reporter) == "succeeded"
+    reporter = recorded(spec, pictures, cache, tmp_path)
     sizes = reporter.curve("clusters_size_max")
     assert len(sizes) == 3
     figures = [point["values"] for point in reporter.points if "clusters_cosine" in point["values"]]
@@ -194,8 +192,7 @@ def test_search_for_loss_scale_does_not_count_as_skipped(
 ) -> None:
     """The first scale is too large for so small a network, regardless of the images."""
     spec = resolved(pictures, train={"precision": "fp16", "skip_not_finite": 0})
-    reporter = Recorder(tmp_path)
-    assert run(spec, pictures, cache, reporter) == "succeeded"
+    reporter = recorded(spec, pictures, cache, tmp_path)
     assert reporter.events == []
     scale = load_state(reporter.last_checkpoint)["scaler"]["scale"]
     assert 1 <= scale < 65536
@@ -206,26 +203,27 @@ def test_epoch_of_skipped_steps_does_not_cluster(
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
     spec = resolved(pictures, dar={"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}})
-    reporter = Recorder(tmp_path)
-    assert run(spec, pictures, cache, reporter) == "succeeded"
+    reporter = recorded(spec, pictures, cache, tmp_path)
     assert len(reporter.curve("clusters_size_max")) == 2
 
 
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        ({"skip_not_finite": 10}, "none of the 3 steps had finite gradients"),
+        ({"precision": "fp16"}, "no loss scale of float16 was found in 3 steps"),
+    ],
+)
 def test_run_of_skipped_steps_fails(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    train: dict[str, Any],
+    reason: str,
 ) -> None:
     monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
     reporter = Recorder(tmp_path)
-    spec = resolved(pictures, train={"epochs": 1, "skip_not_finite": 10})
-    with pytest.raises(DivergedError, match="none of the 3 steps had finite gradients"):
-        run(spec, pictures, cache, reporter)
+    with pytest.raises(DivergedError, match=reason):
+        run(resolved(pictures, train={"epochs": 1} | train), pictures, cache, reporter)
     assert not reporter.checkpoints
-
-
-def test_run_without_loss_scale_fails(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SimCLR, "forward", poisoned({1, 2, 3}))
-    spec = resolved(pictures, train={"epochs": 1, "precision": "fp16"})
-    with pytest.raises(DivergedError, match="no loss scale of float16 was found in 3 steps"):
-        run(spec, pictures, cache, Recorder(tmp_path))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dasl_core.hits import Hits
 from dasl_core.verdict import Anchors, Verdict, judge
-from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
+from tests.support.training_world import image_folder, ingest, recorded, resolved
 
 
 def evaluations(
@@ -298,13 +298,12 @@ def test_every_run_with_metrics_has_a_verdict(
 @pytest.mark.usefixtures("without_plots")
 def test_run_reports_verdict_in_event_metrics_and_card(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=12))
-    reporter = Recorder(tmp_path / "out")
     spec = resolved(
         index,
         train={"batch_size": 4, "epochs": 2, "checkpoint_every_epochs": 1},
         evaluate={"holdout": {"fraction": 0.5}},
     )
-    run(spec, index, tmp_path / "cache", reporter)
+    reporter = recorded(spec, index, tmp_path / "cache", tmp_path / "out")
     ((message, data),) = reporter.verdicts
     assert message.startswith("Verdict: ")
     (_, before, _), (_, final, _) = reporter.checkpoints

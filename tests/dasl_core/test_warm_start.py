@@ -17,7 +17,7 @@ from dasl_core.models.backbone import build_backbone
 from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.normalization import IMAGENET
 from tests.support.methods import backbone_of
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.training_world import Recorder, recorded, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -32,14 +32,13 @@ def backbone(**changes: Any) -> ResolvedBackbone:
 def checkpoint(
     pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    reporter = Recorder(tmp_path_factory.mktemp("trained"))
     spec = resolved(
         pictures,
         backbone={"stem": "small"},
         train={"epochs": 1},
         evaluate={"knn": None, "retrieval": []},
     )
-    run(spec, pictures, cache, reporter)
+    reporter = recorded(spec, pictures, cache, tmp_path_factory.mktemp("trained"))
     return reporter.last_checkpoint
 
 
@@ -50,9 +49,8 @@ def test_job_starts_from_own_checkpoint(
         model = build_backbone(backbone(image_size=16, stem="small", pretrained=location))
         for name, value in load_file(checkpoint / "backbone.safetensors").items():
             assert torch.equal(model.state_dict()[name], value), name
-    reporter = Recorder(tmp_path)
     spec = resolved(pictures, backbone={"stem": "small", "pretrained": str(checkpoint)})
-    assert run(spec, pictures, cache, reporter) == "succeeded"
+    reporter = recorded(spec, pictures, cache, tmp_path)
     assert [subject for _, _, subject, _ in reporter.evaluations][:2] == ["raw", "start"]
     assert reporter.phases[1][1].startswith("Evaluating the weights to start from")
     card = " ".join((reporter.last_checkpoint / "README.md").read_text().split())
@@ -303,5 +301,4 @@ def test_start_checkpoint_can_be_deleted_afterwards(
     run(spec, pictures, cache, stopped)
     file.unlink()
     assert export_checkpoint(stopped.last_checkpoint, "torch-export").exists()
-    resumed = Recorder(tmp_path / "resumed")
-    assert run(spec, pictures, cache, resumed, stopped.last_checkpoint) == "succeeded"
+    recorded(spec, pictures, cache, tmp_path / "resumed", stopped.last_checkpoint)

@@ -269,6 +269,20 @@ def run(
         return pretrain(spec, index, reporter or NullReporter(), files, **arguments)
 
 
+def recorded(
+    spec: ResolvedJobSpec,
+    index: DatasetIndex,
+    cache: Path,
+    folder: Path,
+    resume: Path | None = None,
+    **options: Any,
+) -> Recorder:
+    """Run `pretrain` to its end as `run` does; return its reports, with copies of its checkpoints in `folder`."""
+    reporter = Recorder(folder)
+    assert run(spec, index, cache, reporter, resume, **options) == "succeeded"
+    return reporter
+
+
 def open_trainer(
     spec: ResolvedJobSpec,
     index: DatasetIndex,
