@@ -257,9 +257,9 @@ class Verification:
                 break
         if self.last.chain[: len(kept.chain)] != kept.chain:
             yield "its chain is not the beginning of that of the last checkpoint"
-        for name in ("spec", "names", "data", "branched_at"):
-            if getattr(kept.certificate, name) != getattr(self.last.certificate, name):
-                yield f"its certificate has another {name}"
+        here, last = _about_training(kept.certificate), _about_training(self.last.certificate)
+        for name in (name for name in here if here[name] != last[name]):
+            yield f"its certificate has another {name}"
         state = load_state(kept.folder)
         for name in ("step", "ended", "branched_at"):
             if state["progress"][name] != getattr(kept.certificate, name):
@@ -413,6 +413,17 @@ class Verification:
     def _say(text: str) -> None:
         if rank() == 0:
             print_line(text)
+
+
+def _about_training(certificate: Certificate) -> dict[str, Any]:
+    """What all certificates of a run must have; a resumed one may have other resources, evaluations and names."""
+    spec = versions.load(certificate.spec, certificate.spec_version)
+    return {
+        "spec": spec.deciding(),
+        "names": certificate.names,
+        "data": next(iter(certificate.data.values()), None),
+        "branched_at": certificate.branched_at,
+    }
 
 
 def _data_problems(claimed: dict[str, Any], found: dict[str, Any]) -> Iterator[str]:

@@ -368,14 +368,20 @@ def test_digests_are_those_of_the_files_as_they_were_read(tmp_path: Path) -> Non
     other.close()
 
 
-def test_resumed_run_has_the_chain_of_an_uninterrupted_one(trained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overrides", [[], ["tags={resumed: again}", "checkpoints.keep_last=9"]])
+def test_resumed_run_has_the_chain_of_an_uninterrupted_one(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str]
+) -> None:
     run = tmp_path / "out"
     shutil.copytree(trained / "out", run)
     before = json.loads((run.parent / LAST / CERTIFICATE).read_text())
     shutil.rmtree(run.parent / LAST)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DASL_CACHE_DIR", str(trained / "cache"))
-        patch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
-        patch.setattr("dasl_core.train.plotting.Plotter.publish", lambda *_: None)
-        assert standalone.train(trained / "spec.yaml", DataOptions(), run, [], resume=True) == 0
-    assert json.loads((run.parent / LAST / CERTIFICATE).read_text()) == before
+    monkeypatch.setenv("DASL_CACHE_DIR", str(trained / "cache"))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
+    monkeypatch.setattr("dasl_core.train.plotting.Plotter.publish", lambda *_: None)
+    spec = trained / "spec.yaml"
+    assert standalone.train(spec, DataOptions(), run, overrides, resume=True) == 0
+    after = json.loads((run.parent / LAST / CERTIFICATE).read_text())
+    assert after["chain"] == before["chain"]
+    assert (after == before) == (not overrides)
+    assert verify(run, DataOptions(str(trained / "pictures.csv")), windows=1).code == 0
