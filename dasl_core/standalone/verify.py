@@ -283,10 +283,10 @@ class Verification:
 
     @contextmanager
     def _trainer(self, begin: Kept | None) -> Iterator[Trainer]:
-        (index, cache), *others = self._images
-        evaluate_on, evaluate_cache = others[0] if others else (None, None)
         folder = None if begin is None else begin.folder
         try:  # nothing of the checkpoint is read
+            (index, cache), *others = self._images
+            evaluate_on, evaluate_cache = others[0] if others else (None, None)
             run = open_run(
                 self.spec,
                 index,

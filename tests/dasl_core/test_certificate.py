@@ -105,6 +105,8 @@ def test_run_verifies_elsewhere(copied: Path, capsys: pytest.CaptureFixture[str]
 def test_one_checkpoint_is_enough(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(copied, run=LAST) == 0
     assert "1 of 1 windows of the 3" in capsys.readouterr().out
+    (copied / "pictures.csv").unlink()
+    assert check(copied, run=LAST) == 3, "without images nothing is shown"
 
 
 def test_checkpoint_without_figures_verifies(copied: Path) -> None:
