@@ -10,6 +10,7 @@ from dasl_core.data.decode import is_transient
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import FORMAT, ingest_listing, list_source
 from dasl_core.data.sources import Listing, Source, SourceRecord, find_source
+from dasl_core.data.sources.base import DEFAULT_OPTIONS
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.source import SourceOptions, remote_scheme
 from dasl_core.standalone.console import print_line
@@ -26,11 +27,13 @@ class ImageLocation:
         uri: a path, a pattern or a URI for `find_source`.
         split: the only split to use.
         given_by: option or field of the location, for messages.
+    options: further options of the source.
     """
 
     uri: str
     split: str | None
     given_by: str
+    options: SourceOptions = DEFAULT_OPTIONS
 
     @property
     def name(self) -> str:
@@ -77,7 +80,7 @@ class ImageLocation:
     def find(self) -> SourceRecord:
         """Detect the kind of source; a ValueError that names the option or field if it cannot be read."""
         try:
-            return find_source(self.uri, SourceOptions(split=self.split))
+            return find_source(self.uri, self.options.model_copy(update={"split": self.split}))
         except ValueError as error:
             raise ValueError(f"{self.given_by}: {error}") from error
 

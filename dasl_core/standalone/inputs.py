@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dasl_core.data.sources.base import DEFAULT_OPTIONS
 from dasl_core.models.warm_start import pretrained_path
 from dasl_core.spec import (
     JobSpec,
@@ -13,7 +14,7 @@ from dasl_core.spec import (
     load_spec,
     read_record,
 )
-from dasl_core.spec.source import is_missing
+from dasl_core.spec.source import SourceOptions, is_missing
 from dasl_core.spec.weights import weights_problem
 from dasl_core.spec.weights_record import NO_RECORD
 from dasl_core.standalone.images import ImageLocation
@@ -29,12 +30,14 @@ class DataOptions:
     split: the only split of `data` to use.
     evaluate_data: images to evaluate on.
     evaluate_split: the only split of `evaluate_data` to use.
+    source: further options of `data`, such as columns, as a service registers them.
     """
 
     data: str | None = None
     split: str | None = None
     evaluate_data: str | None = None
     evaluate_split: str | None = None
+    source: SourceOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -104,16 +107,17 @@ def _location(
 def locations_of(spec: ResolvedJobSpec, options: DataOptions) -> Locations:
     """Return the image locations of a resolved spec, whose data sets have only names; a ValueError without images."""
     evaluated = spec.evaluate.dataset
-    given = [(options.data, spec.dataset, options.split, "--data")]
+    given = [(options.data, spec.dataset, options.split, "--data", options.source)]
     if evaluated is not None:
-        given.append((options.evaluate_data, evaluated, options.evaluate_split, "--evaluate-data"))
+        where, split = options.evaluate_data, options.evaluate_split
+        given.append((where, evaluated, split, "--evaluate-data", DEFAULT_OPTIONS))
     found = []
-    for uri, name, split, option in given:
+    for uri, name, split, option, source in given:
         if is_missing(uri or name):
             raise ValueError(
                 f"{option}: {uri or name} does not exist. Pass the images of {name} with {option}."
             )
-        found.append(ImageLocation(uri or name, split, option))
+        found.append(ImageLocation(uri or name, split, option, source))
     return Locations(found[0], found[1] if len(found) > 1 else None)
 
 

@@ -18,10 +18,11 @@ from service.cli.inputs import (
     id_or_name,
 )
 from service.cli.progress import progress_bars
+from service.client.errors import DaslError
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.wire.datasets import DatasetView
+    from service.wire.checkpoints import Verification
 
 app = typer.Typer()
 
@@ -60,6 +61,7 @@ def verify(
         from dasl_core.standalone.inputs import DataOptions
         from dasl_core.standalone.verify import NOT_VERIFIABLE
         from dasl_core.standalone.verify import verify as check
+    from dasl_core.spec.source import SourceOptions
     from service.wire.checkpoints import Verification
 
     settings: dict[str, Any] = {"windows": windows, "evaluate": evaluate, "seed": seed}
@@ -67,26 +69,40 @@ def verify(
         options = DataOptions(data, split, evaluate_data, evaluate_split)
         raise typer.Exit(check(Path(run), options, **settings).code)
     with connect() as client, tempfile.TemporaryDirectory() as name:
-        dataset = _download(client, id_or_name(run), Path(name))
+        job, source = client.jobs.get(id_of_job(client, id_or_name(run))), SourceOptions()
         if data is None:
-            data, split = dataset.uri, split or (dataset.source or {}).get("split")
-        options = DataOptions(data, split, evaluate_data, evaluate_split)
+            dataset = client.datasets.get(job.dataset.id)
+            if dataset.version != job.dataset_version:
+                console.note(
+                    f"Error: the job has version {job.dataset_version} of {dataset.name}, which is now at version "
+                    f"{dataset.version}. Pass the images of the job with --data."
+                )
+                raise typer.Exit(NOT_VERIFIABLE)
+            data, source = dataset.uri, SourceOptions.model_validate(dataset.source or {})
+        _download(client, job.id, Path(name))
+        options = DataOptions(data, split or source.split, evaluate_data, evaluate_split, source)
         result = check(Path(name), options, **settings)
         if result.checkpoint is not None and result.code != NOT_VERIFIABLE:
             said = Verification(
                 certificate=result.certificate, passed=result.code == 0, summary=result.summary
             )
-            client.checkpoints.report_verification(result.checkpoint.name, said)
+            report(client, result.checkpoint.name, said)
     raise typer.Exit(result.code)
 
 
-def _download(client: Client, job: str, folder: Path) -> DatasetView:
-    """Download the checkpoints of a job, each to a folder of its id; return its data set."""
-    record = client.jobs.get(id_of_job(client, job))
-    checkpoints = client.jobs.checkpoints(record.id)
+def report(client: Client, checkpoint: str, said: Verification) -> None:
+    """Record a result on the server; a token that may only read, or a server that is gone, does not change it."""
+    try:
+        client.checkpoints.report_verification(checkpoint, said)
+    except DaslError as error:
+        console.note(f"Warning: the result is not recorded: {error}")
+
+
+def _download(client: Client, job: str, folder: Path) -> None:
+    """Download the checkpoints of a job, each to a folder of its id."""
+    checkpoints = client.jobs.checkpoints(job)
     if not checkpoints:
-        raise console.fail(f"Job {record.id} has no checkpoint to verify.")
+        raise console.fail(f"Job {job} has no checkpoint to verify.")
     with progress_bars() as on_bytes:
         for checkpoint in checkpoints:
             client.checkpoints.download(checkpoint.id, folder / checkpoint.id, on_bytes=on_bytes)
-    return client.datasets.get(record.dataset.id)

@@ -16,6 +16,7 @@ from dasl_core.data.ingest import ingest_folder, list_source
 from dasl_core.data.sources import Entry, find_source
 from dasl_core.data.sources.folder import FolderSource
 from dasl_core.distributed import rank
+from dasl_core.spec.source import SourceOptions
 from dasl_core.standalone.images import INDEX, ImageLocation, open_images, open_index
 from tests.support.gloo_pool import GlooPool
 from tests.support.training_world import image_folder
@@ -94,6 +95,11 @@ def test_second_run_decodes_nothing_to_ingest(
     assert decoder.count() == 0
     assert_equal(again, first)
     assert same_name == name
+    source = SourceOptions(labels="none")
+    unlabeled, _ = open_images(ImageLocation(str(root), None, "--data", source))
+    assert unlabeled.labels is None
+    assert first.labels is not None
+    decoder.count()
     # Another version of the code, whose ingest finds something else.
     monkeypatch.setattr("dasl_core.standalone.images.FORMAT", 0)
     open_images(ImageLocation(str(root), None, "--data"))

@@ -8,9 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from service.cli.app import app
+from service.cli.verify import report
 from service.client import Client, DaslError, DownloadFailed
 from service.client.models import Preview
-from service.wire.checkpoints import CheckpointView
+from service.wire.checkpoints import CheckpointView, Verification
+from service.wire.datasets import DatasetView
 from service.wire.jobs import JobView
 from service.wire.previews import PreviewFile
 from tests.support.answers import answer_of
@@ -99,15 +101,28 @@ def test_command_downloads_the_best_checkpoint_of_a_job(
 def test_verification_downloads_the_checkpoints_whatever_its_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = answer_of(JobView, id="job_1")
+    birds = {"id": "ds_1", "name": "birds"}
+    job = answer_of(JobView, id="job_1", dataset=birds, dataset_version=1)
 
     def answer(request: Request) -> Answer:
+        if "/datasets/" in request.path:
+            return answer_json(answer_of(DatasetView, version=2))
         return answer_json({"data": []} if request.path.endswith("/checkpoints") else job)
 
     with scripted(answer) as server:
         monkeypatch.setenv("DASL_URL", server.url)
         result = CliRunner().invoke(app, ["verify", "job_1", "--data", str(tmp_path)])
-    assert (result.exit_code, "has no checkpoint to verify" in result.stderr) == (1, True)
+        assert (result.exit_code, "has no checkpoint to verify" in result.stderr) == (1, True)
+        result = CliRunner().invoke(app, ["verify", "job_1"])
+    assert (result.exit_code, "which is now at version 2" in result.stderr) == (3, True)
+
+
+def test_result_counts_though_it_cannot_be_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Verification(certificate="0" * 64, passed=True, summary="Verified")
+    refusal = answer_json({"title": "Forbidden"}, 403)
+    with scripted(lambda _: refusal) as server, Client(server.url) as client:
+        report(client, "ckpt_1", said)
+    assert "Warning: the result is not recorded: " in capsys.readouterr().err
 
 
 def test_download_of_a_deleted_checkpoint_is_refused(tmp_path: Path) -> None:
