@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 import dasl_core
@@ -40,6 +40,21 @@ class Entry(BaseModel):
     link: str
 
 
+class Environment(BaseModel):
+    """What the bits of a run depend on, besides its spec and its images; since which step."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    step: int
+    code: str
+    libraries: dict[str, str | None]
+    device: str
+    cuda: str | None
+    instructions: str
+    threads: int
+    ranks: int
+
+
 class Certificate(BaseModel):
     """The content of `certificate.json`.
 
@@ -48,6 +63,8 @@ class Certificate(BaseModel):
         own_views: whether code of the author makes the views, which this does not describe.
         names: digest of the names and sizes of the training images, in order.
         data: number of images, root of the tree of the files' SHA-256, and SHA-256 of the labels, by data set.
+        environments: those of its attempts that differ from the one before, oldest first.
+        unreadable: number of images that can no longer be read; what is drawn in their place is not repeated.
         state: SHA-256 of the files of the training state.
         figures: all evaluations.
     """
@@ -63,7 +80,8 @@ class Certificate(BaseModel):
     spec: dict[str, Any]
     names: str
     data: dict[str, dict[str, int | str | None]]
-    environment: dict[str, Any]
+    environments: Annotated[list[Environment], Field(min_length=1)]
+    unreadable: int
     chain: list[Entry]
     state: dict[str, str]
     figures: list[dict[str, Any]]
@@ -85,7 +103,7 @@ def digest_weights(state: Mapping[str, Tensor]) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Describe what the bits of a run depend on, besides its spec and its images."""
+    """Return the fields of an `Environment` but the step."""
     is_cuda = device.type == "cuda"
     return {
         "code": _digest_code(),

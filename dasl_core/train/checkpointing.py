@@ -29,9 +29,9 @@ from dasl_core.train.background import copy_to_cpu, run_in_background
 from dasl_core.train.certificate import (
     Certificate,
     Entry,
+    Environment,
     describe_data,
     digest_file,
-    environment,
     write_certificate,
 )
 from dasl_core.train.criterion import Criterion
@@ -223,6 +223,7 @@ class Checkpointer:
             network=copy_to_cpu(method.representation) if is_copied else method.representation,
             head=copy_to_cpu(head) if is_copied and head is not None else head,
             chain=list(progress.chain),
+            environments=list(progress.environments),
             is_copied=is_copied,
             ended=progress.ended,
         )
@@ -277,7 +278,8 @@ class Checkpointer:
             spec=run.spec.model_dump(mode="json"),
             names=run.data.digest(),
             data=self._data,
-            environment=environment(run.device),
+            environments=[Environment(**each) for each in snapshot.environments],
+            unreadable=snapshot.metrics["unreadable_images"],
             chain=[Entry(**entry) for entry in snapshot.chain],
             state={name: digest_file(folder / name) for name in sorted(STATE_FILES)},
             figures=finite(snapshot.metrics["evaluations"]),
@@ -304,6 +306,7 @@ class _Snapshot:
     network: nn.Module
     head: nn.Module | None
     chain: list[dict[str, Any]]
+    environments: list[dict[str, Any]]
     is_copied: bool
     ended: bool
 

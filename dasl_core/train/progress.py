@@ -40,10 +40,18 @@ class Progress:
     ended: bool = False  # the final evaluation is done, too
     verdict: dict[str, Any] | None = None  # from `dasl_core.verdict`, after the end
     # Evidence (`dasl_core.train.certificate`): digest of the terms of the loss in all steps, losses of the steps since
-    # the last entry of the chain, and its entries, on rank 0.
+    # the last entry of the chain, its entries, and what the bits depend on, on rank 0.
     terms: str = ""
     recent_losses: list[float] = field(default_factory=list)
     chain: list[dict[str, Any]] = field(default_factory=list)
+    environments: list[dict[str, Any]] = field(default_factory=list)
+
+    def enter(self, environment: dict[str, Any]) -> None:
+        """Record the environment of the next steps, if it is another one."""
+        here = {"step": self.step, **environment}
+        self.environments = [e for e in self.environments if e["step"] < self.step] or [here]
+        if self.environments[-1] | {"step": self.step} != here:
+            self.environments.append(here)
 
     def add_step(self, metrics: Mapping[str, float]) -> None:
         """Add the metrics of a step to the means of the epoch."""

@@ -13,7 +13,7 @@ from dasl_core.distributed import all_ranks, broadcast_int, rank
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
-from dasl_core.train.certificate import digest_weights, is_entry
+from dasl_core.train.certificate import digest_weights, environment, is_entry
 from dasl_core.train.checkpointing import Checkpointer
 from dasl_core.train.collapse import CollapsedError
 from dasl_core.train.criterion import Criterion
@@ -222,7 +222,9 @@ class Trainer:
         """Resume from a checkpoint, or evaluate the baselines."""
         self.run.data.check_images(self.run.reporter, self.run.control)
         total_steps = self.run.length.total_steps
-        if self.checkpointer.resume():
+        is_resumed = self.checkpointer.resume()
+        self.run.progress.enter(environment(self.run.device))
+        if is_resumed:
             self.metrics.restore_alarm()
             if self.validator.is_owed():
                 self.checkpointer.saved_step = None  # the evaluation belongs to the checkpoint

@@ -116,11 +116,12 @@ def test_checkpoint_without_figures_verifies(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda c: c.update(unreadable=1), "could not be read while it ran"),
         (lambda c: c.update(own_views=True), "views or images were made by its author's code"),
         (lambda c: c["data"]["pictures.csv"].update(files=None), "made by its author's code"),
         (
             lambda c: (
-                c["environment"].update(ranks=2),
+                c["environments"][0].update(ranks=2),
                 c["spec"]["backbone"].update(drop_path=0.1),
             ),
             "it had 2 ranks",
@@ -309,11 +310,16 @@ def test_other_device_is_compared_within_a_tolerance(
     copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def change(certificate: dict[str, Any], _: dict[str, Any]) -> None:
-        certificate["environment"]["device"] = "another one"
+        [here] = certificate["environments"]
+        certificate["environments"] = [here | {"device": "another one"}, here | {"step": 5}]
+        certificate["chain"][0]["terms"] = "other bits"
 
     forge(copied, change)
     assert check(copied, evaluate=True) == 0
-    assert "within a tolerance, because of other device" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "within a tolerance, because of other device" in printed
+    assert "ok      steps 3 to 6, within a tolerance\nok      steps 6 to 9\n" in printed
+    assert "Verified within a tolerance: 3 of 3" in printed
     manifests = [c / "manifest.json" for c in (copied / "out" / "checkpoints").iterdir()]
     for manifest in manifests:
         manifest.touch()  # removed again by the next forgery
@@ -370,9 +376,15 @@ def test_digests_are_those_of_the_files_as_they_were_read(tmp_path: Path) -> Non
     other.close()
 
 
-@pytest.mark.parametrize("overrides", [[], ["tags={resumed: again}", "checkpoints.keep_last=9"]])
+@pytest.mark.parametrize(
+    ("overrides", "processor"), [([], None), (["tags={resumed: again}"], "another one")]
+)
 def test_resumed_run_has_the_chain_of_an_uninterrupted_one(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str]
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: list[str],
+    processor: str | None,
 ) -> None:
     run = tmp_path / "out"
     shutil.copytree(trained / "out", run)
@@ -382,8 +394,12 @@ def test_resumed_run_has_the_chain_of_an_uninterrupted_one(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(os.cpu_count()))
     monkeypatch.setattr("dasl_core.train.plotting.Plotter.publish", lambda *_: None)
     spec = trained / "spec.yaml"
+    if processor is not None:
+        monkeypatch.setattr("dasl_core.train.certificate._processor", lambda: processor)
     assert standalone.train(spec, DataOptions(), run, overrides, resume=True) == 0
     after = json.loads((run.parent / LAST / CERTIFICATE).read_text())
     assert after["chain"] == before["chain"]
-    assert (after == before) == (not overrides)
+    devices = [(each["step"], each["device"]) for each in after["environments"]]
+    assert devices[1:] == ([] if processor is None else [(6, processor)])
+    assert after == before or overrides
     assert verify(run, DataOptions(str(trained / "pictures.csv")), windows=1).code == 0
