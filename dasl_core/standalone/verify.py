@@ -25,6 +25,7 @@ from dasl_core.distributed import rank, world_size
 from dasl_core.export.checkpoint import METRICS, WEIGHTS, finite
 from dasl_core.export.network import exported_weights
 from dasl_core.manifest import MANIFEST, find_damage
+from dasl_core.models.warm_start import pretrained_path
 from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import open_images
@@ -198,6 +199,8 @@ class Verification:
             text += f"; steps {covered} to {self.last.step} are in none"
         if branched_at := self.last.certificate.branched_at:
             text += f"; nothing before step {branched_at}, at which it branched"
+        elif not self._has_start:
+            text += "; not the start, whose backbone.pretrained is not here"
         figures = self._evaluated if evaluate else "; --evaluate also checks the figures"
         return self._result(VERIFIED, text + figures)
 
@@ -236,10 +239,20 @@ class Verification:
         return claimed if 0 < claimed <= _MOST_THREADS else 1
 
     @cached_property
+    def _has_start(self) -> bool:
+        """Whether the run can be started again: it is no branch, and the weights to start from are here."""
+        if (weights := self.spec.backbone.pretrained) is not None:
+            try:
+                pretrained_path(weights)
+            except ValueError:
+                return False
+        return not self.last.certificate.branched_at
+
+    @cached_property
     def windows(self) -> list[Window]:
         """The windows that can be repeated."""
         starts: list[Kept | None] = [*self.kept]
-        if not self.last.certificate.branched_at:
+        if self._has_start:
             starts.insert(0, None)
         found = []
         for start in starts:
@@ -378,7 +391,7 @@ class Verification:
                     trains = validator.trains_at_end and trainer.run.progress.ended
                     validator.evaluate("backbone", final=trains)
                     found = trainer.run.progress.evaluations
-            if evaluate and not certificate.branched_at:
+            if evaluate and self._has_start:
                 with self._trainer(None) as trainer:
                     trainer.validator.evaluate_baselines()
                     found += trainer.run.progress.evaluations
