@@ -391,7 +391,9 @@ class Verification:
                     trains = validator.trains_at_end and trainer.run.progress.ended
                     validator.evaluate("backbone", final=trains)
                     found = trainer.run.progress.evaluations
-            if evaluate and self._has_start:
+            # A run that resumed with other evaluations measured the baselines with those before.
+            first = self.kept[0].certificate.spec.get("evaluate")
+            if evaluate and self._has_start and certificate.spec.get("evaluate") == first:
                 with self._trainer(None) as trainer:
                     trainer.validator.evaluate_baselines()
                     found += trainer.run.progress.evaluations

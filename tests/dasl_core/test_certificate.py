@@ -377,7 +377,8 @@ def test_digests_are_those_of_the_files_as_they_were_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("overrides", "processor"), [([], None), (["tags={resumed: again}"], "another one")]
+    ("overrides", "processor"),
+    [([], None), (["tags={resumed: again}", "evaluate.retrieval=[1, 3]"], "another one")],
 )
 def test_resumed_run_has_the_chain_of_an_uninterrupted_one(
     trained: Path,
@@ -402,4 +403,5 @@ def test_resumed_run_has_the_chain_of_an_uninterrupted_one(
     devices = [(each["step"], each["device"]) for each in after["environments"]]
     assert devices[1:] == ([] if processor is None else [(6, processor)])
     assert after == before or overrides
-    assert verify(run, DataOptions(str(trained / "pictures.csv")), windows=1).code == 0
+    data = DataOptions(str(trained / "pictures.csv"))
+    assert verify(run, data, windows=1, evaluate=True).code == 0
