@@ -47,7 +47,7 @@ from dasl_core.spec.resolved import (
 from dasl_core.spec.track import MLflow, Track, WandB
 from dasl_core.spec.train import Clip, Optimizer, Stop, Train
 from dasl_core.spec.weights_record import WeightsRecord, read_record
-from dasl_core.spec.yaml import apply_overrides, load_spec
+from dasl_core.spec.yaml import apply_overrides, dump_yaml, load_spec
 
 __all__ = [
     "BACKBONES",
@@ -101,6 +101,7 @@ __all__ = [
     "WeightsRecord",
     "apply_overrides",
     "branch_problems",
+    "dump_yaml",
     "estimate",
     "evaluation_problem",
     "field_problems",

@@ -1,7 +1,7 @@
-"""Loading of spec files (YAML or JSON), and overrides of single fields (`--set a.b=value`)."""
+"""Loading and writing of specs (YAML or JSON), and overrides of single fields (`--set a.b=value`)."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ _TYPE_NAMES: dict[type, str] = {type(None): "nothing", list: "a list", str: "a s
 class _Loader(yaml.SafeLoader):
     """YAML loader for plain data. It refuses duplicate keys, and aliases, which can expand to gigabytes.
 
-    Numbers follow YAML 1.2: 010 is ten and 1:30 a string, where YAML 1.1 reads 8 and 90.
+    Numbers follow YAML 1.2: 010 is ten and 1:30 a string, where YAML 1.1 reads 8 and 90. So do dates: they are strings.
     """
 
     level = 0
@@ -52,8 +52,9 @@ class _Loader(yaml.SafeLoader):
 
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_OF_1_1 = (_INT, _FLOAT, "tag:yaml.org,2002:timestamp")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, form) for tag, form in forms if tag not in (_INT, _FLOAT)]
+    first: [(tag, form) for tag, form in forms if tag not in _OF_1_1]
     for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
@@ -68,6 +69,25 @@ _Loader.add_implicit_resolver(
     list("-+.0123456789"),
 )
 _Loader.add_constructor(_INT, _Loader.construct_yaml_int)
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML writer that quotes a string, such as 08 or 2024-01-31, if YAML 1.1 or 1.2 would read something else."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [
+        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()),
+        *_Loader.yaml_implicit_resolvers.get(first, ()),
+    ]
+    for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
+}
+
+
+def dump_yaml(content: Mapping[str, Any], **style: Any) -> str:
+    """Write plain data as YAML that `load_spec` reads as it was; `style` as for PyYAML."""
+    text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
+    return text.rstrip()
 
 
 def load_spec(path: Path) -> dict[str, Any]:

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 from dasl_core.atomic import write_atomically
 from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
-from dasl_core.spec import JobSpec, ResolvedJobSpec, estimate, resolve, seconds_on_cores
+from dasl_core.spec import JobSpec, ResolvedJobSpec, dump_yaml, estimate, resolve, seconds_on_cores
 from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
 from dasl_core.text import describe_endings
@@ -99,20 +98,20 @@ class FirstSpec:
             "#",
             *_comments(self._image_notes()),
             "",
-            _yaml({"name": self._spec["name"], "dataset": self._spec["dataset"]}),
+            dump_yaml({"name": self._spec["name"], "dataset": self._spec["dataset"]}),
             "",
             *_comments(self._method()),
-            _yaml({"method": {"name": resolved.method.name}}),
+            dump_yaml({"method": {"name": resolved.method.name}}),
             "",
             *_comments(self._backbone()),
-            _yaml({"backbone": {"name": resolved.backbone.name}}),
+            dump_yaml({"backbone": {"name": resolved.backbone.name}}),
             "",
             *_comments(self._augment()),
-            _yaml({"augment": {"flip": resolved.augment.flip}}),
+            dump_yaml({"augment": {"flip": resolved.augment.flip}}),
             "",
             *self._evaluation(),
             *_comments(self._training()),
-            _yaml({"train": {"epochs": self._epochs}}),
+            dump_yaml({"train": {"epochs": self._epochs}}),
         ]
         return "\n".join(parts) + "\n"
 
@@ -191,7 +190,7 @@ class FirstSpec:
                     "an accuracy decides nothing."
                 ]
             )
-            yield _yaml({"evaluate": self._spec["evaluate"]})
+            yield dump_yaml({"evaluate": self._spec["evaluate"]})
             yield ""
 
     def _training(self) -> Iterator[str]:
@@ -239,7 +238,3 @@ def _comments(sentences: Iterable[str]) -> Iterator[str]:
 def _comment(sentence: str) -> str:
     # File names may contain control characters.
     return "# " + "".join(char if char.isprintable() else "?" for char in sentence)
-
-
-def _yaml(settings: dict[str, Any]) -> str:
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip()

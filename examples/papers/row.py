@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
+from dasl_core.spec import dump_yaml
 
 SPECS = Path(__file__).with_name("specs")
 TITLES = {
@@ -86,10 +86,8 @@ class Row:
             *textwrap.wrap(self.note, 110, initial_indent="# ", subsequent_indent="# "),
             *(f"# {line}" for line in self.command()),
         ]
-        spec = yaml.safe_dump(
-            self.settings(), sort_keys=False, default_flow_style=None, width=10_000
-        )
-        return "\n".join(lines) + "\n" + spec
+        spec = dump_yaml(self.settings(), default_flow_style=None, width=10_000)
+        return "\n".join([*lines, spec]) + "\n"
 
     def command(self) -> list[str]:
         """The lines that say how to train and evaluate it without a service."""

@@ -78,11 +78,9 @@ def validate(
     console.note_warnings(answer.warnings)
     if console.print_if_json(answer):
         return
-    import yaml
+    from dasl_core.spec import dump_yaml
 
-    console.print_line(
-        yaml.safe_dump(answer.resolved, sort_keys=False, allow_unicode=True).rstrip()
-    )
+    console.print_line(dump_yaml(answer.resolved))
     console.print_line()
     console.print_facts(facts_of(answer.estimate))
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from dasl_core.spec import apply_overrides, load_spec
+from dasl_core.spec import JobSpec, apply_overrides, dump_yaml, field_problems, load_spec
 from dasl_core.spec.base import shorten
 
 
@@ -83,14 +84,39 @@ def test_numbers_follow_yaml_1_2(tmp_path: Path) -> None:
     assert apply_overrides({}, ["train.epochs=010"]) == {"train": {"epochs": 10}}
 
 
-@pytest.mark.parametrize("value", ["2024-13-45", "9" * 5000, "!!int x", "? [a]\n: b"])
+# Names of folders that YAML 1.1, 1.2 or both read as something else.
+PLAIN = """08 09 0831 1e3 12e4 0o7 0x1F 0b1 1_000 1:30 2024 2024-01-31 +1 .5 3. . yes no on off True null ~ = << # *x &x
+!x @ ` % Möwe 鳥 🦉 ' " .inf .nan - ? {} [] | >"""
+NAMES = [*PLAIN.split(), "", "- a", "a: b", "x #y", " x ", "a\nb", "\ufeffx"]
+
+
+@pytest.mark.parametrize("style", [{}, {"default_flow_style": None, "width": 10_000}])
+def test_what_is_written_is_read_as_it_was(tmp_path: Path, style: dict[str, Any]) -> None:
+    content: dict[str, Any] = {"names": NAMES, **{name: {name: [name]} for name in NAMES}}
+    content |= {"numbers": [1, -7, 0.1, 1e-5, 1e22, 1e300, float("inf"), True, None]}
+    assert read(tmp_path, dump_yaml(content, **style)) == content
+
+
+@pytest.mark.parametrize("value", ["2024", "08", "1e3", "no"])
+def test_unquoted_name_of_a_data_set_is_told_about_quotes(value: str) -> None:
+    spec = apply_overrides({}, [f"dataset={value}", "method.name=simclr"])
+    with pytest.raises(ValidationError) as caught:
+        JobSpec.model_validate(spec)
+    assert "a string in quotes" in {str(p.expected) for p in field_problems(caught.value)}.pop()
+
+
+def test_date_is_a_string() -> None:
+    assert apply_overrides({}, ["dataset=2024-01-31"]) == {"dataset": "2024-01-31"}
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "!!int x", "? [a]\n: b"])
 def test_unreadable_value_error_names_file(tmp_path: Path, value: str) -> None:
     with pytest.raises(ValueError, match=r"spec\.yaml"):
         read(tmp_path, f"a: {value}" if "?" not in value else value)
 
 
 def test_override_is_parsed_like_a_file() -> None:
-    for override in ("a={b: 1, b: 2}", "a=[&x 1, *x]", "a=" + "[" * 3000, "a=2024-13-45"):
+    for override in ("a={b: 1, b: 2}", "a=[&x 1, *x]", "a=" + "[" * 3000):
         with pytest.raises(ValueError, match="--set a="):
             apply_overrides({}, [override])
 
