@@ -460,6 +460,30 @@ def test_links_in_a_tar_are_the_images_they_lead_to(tmp_path: Path) -> None:
     assert [each.path for each in listing.skipped] == ["gone.png", "loop.png", "pipe.png"]
 
 
+def labels_of(path: Path, members: dict[str, str]) -> dict[str, str | None]:
+    with tarfile.open(path / "a.tar", "w") as archive:
+        for number, (name, label) in enumerate(members.items()):
+            add(archive, name, label.encode() if label else content(number % 4))
+    listing = find_source(str(path / "a.tar")).open().list_entries(lambda found: None)
+    return {entry.key: entry.label for entry in listing.entries}
+
+
+def test_label_of_a_name_with_dots_is_that_of_its_own_file(tmp_path: Path) -> None:
+    names = [f"Screenshot 2024-05-01 at 10.03.{second:02}" for second in range(6)]
+    labels = {f"{name}.png": ("owl", "wren")[at % 2] for at, name in enumerate(names)}
+    sidecars = {name.replace(".png", ".cls"): label for name, label in labels.items()}
+    assert labels_of(tmp_path, {**dict.fromkeys(labels, ""), **sidecars}) == labels
+    # As in WebDataset, one label file of a sample is that of all its images.
+    shared = labels_of(tmp_path, {"a.left.png": "", "a.right.png": "", "a.cls": "owl", "b.png": ""})
+    assert shared == {"a.left.png": "owl", "a.right.png": "owl", "b.png": None}
+
+
+def test_two_labels_of_a_sample_are_refused(tmp_path: Path) -> None:
+    members = {"cam0.00.png": "", "cam0.1.cls": "owl", "cam0.2.cls": "wren"}
+    with pytest.raises(ValueError, match=r"cam0\.00\.png .* cam0\.1\.cls or of cam0\.2\.cls"):
+        labels_of(tmp_path, members)
+
+
 def test_every_file_of_a_range_must_exist(tmp_path: Path) -> None:
     as_webdataset(tmp_path)
     missing = r"names 6 files, of which 4 do not exist .*images-002\.tar, images-003\.tar"

@@ -64,8 +64,8 @@ class _ArchiveSource(Source):
 class TarSource(_ArchiveSource, kind="tar"):
     """The images of tar archives, such as the shards of WebDataset.
 
-    Archives must not be compressed, so that they can be read in part. A `.cls` file is the label of the image
-    with the same name up to the first dot. A link stands for its target in the same archive.
+    Archives must not be compressed, so that they can be read in part. A `.cls` file is the label of the image of its
+    name, or of those with the same name up to the first dot. A link stands for its target in the same archive.
     """
 
     def list_entries(self, on_listed: OnListed) -> Listing:
@@ -92,7 +92,7 @@ class TarSource(_ArchiveSource, kind="tar"):
                     label = (
                         file.read(member.size).decode(errors="replace").replace("\0", "").strip()
                     )
-                    labels[_sample(listing.key(number, path))] = label
+                    labels[listing.key(number, path).removesuffix(".cls")] = label
                 elif not member.isdir():
                     entry = Entry(path, member.size, about.stamp, number, member.offset_data)
                     end = entry.offset + entry.length
@@ -102,9 +102,9 @@ class TarSource(_ArchiveSource, kind="tar"):
                     listing.add_member(entry, reason)
         listing.add_links(number, links, first)
         for link, target in links.items():
-            sample = _sample(listing.key(number, _followed(target, links)))
-            if link.endswith(".cls") and sample in labels:
-                labels[_sample(listing.key(number, link))] = labels[sample]
+            name = listing.key(number, _followed(target, links)).removesuffix(".cls")
+            if link.endswith(".cls") and name in labels:
+                labels[listing.key(number, link).removesuffix(".cls")] = labels[name]
         listing.label(first, labels)
 
     def open(self, entry: Entry) -> BinaryIO:
@@ -250,12 +250,23 @@ class _Archives(Lister):
                 self.add_member(Entry(link, file=number), reason)
 
     def label(self, first: int, labels: dict[str, str]) -> None:
-        """Label the entries from `first` on by sample name."""
-        if labels:
-            self.entries[first:] = [
-                entry._replace(label=labels.get(_sample(entry.key)))
-                for entry in self.entries[first:]
-            ]
+        """Label the entries from `first` on by the `.cls` of their name, or the only one of their sample.
+
+        Raises:
+            ValueError: an image has several of its sample to choose from.
+        """
+        samples: dict[str, list[str]] = {}
+        for name in labels:
+            samples.setdefault(_sample(name), []).append(name)
+        for position, entry in enumerate(self.entries[first:] if labels else (), first):
+            name = os.path.splitext(entry.key)[0]
+            names = [name] if name in labels else samples.get(_sample(entry.key), [])
+            if len(names) > 1:
+                raise ValueError(
+                    f"{entry.key} could have the label of {names[0]}.cls or of {names[1]}.cls, because a WebDataset sample "
+                    f"is named by what is before the first dot. Name each label file as its image: {name}.cls"
+                )
+            self.entries[position] = entry._replace(label=labels[names[0]] if names else None)
 
     def damaged(self, number: int, problem: str) -> None:
         self.skip_in(number, self._files[number], f"the archive is damaged: {problem}")
