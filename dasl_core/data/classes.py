@@ -132,9 +132,12 @@ def _entry_classes(record: SourceRecord, entries: Sequence[Entry]) -> list[str] 
 
 
 def _keys_in_split(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Return the keys relative to the folder of the requested split, if any."""
+    """Return the keys relative to the folder of the requested split, if any, and to an only folder around all others."""
     prefix = f"{record.options.split}/" if record.options.split is not None else ""
-    return [name.removeprefix(prefix) for name in _names(record, entries)]
+    keys = [name.removeprefix(prefix) for name in _names(record, entries)]
+    around = posixpath.commonprefix([f"{posixpath.dirname(key)}/" for key in keys])
+    around = around[: around.rfind("/") + 1]
+    return [key.removeprefix(around) for key in keys]
 
 
 def _names(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import posixpath
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -458,6 +459,41 @@ def test_links_in_a_tar_are_the_images_they_lead_to(tmp_path: Path) -> None:
     assert {source.open(entry).read() for entry in listing.entries} == {content(1)}
     assert [entry.label for entry in listing.entries] == ["owl", "owl", None]
     assert [each.path for each in listing.skipped] == ["gone.png", "loop.png", "pipe.png"]
+
+
+@pytest.mark.parametrize("around", ["", "birds/", "archive/birds/"])
+@pytest.mark.parametrize("kind", ["folder", "tar", "zip", "zip of Windows", "zips", "split"])
+def test_folder_around_the_class_folders_hides_no_labels(
+    tmp_path: Path, kind: str, around: str
+) -> None:
+    names = [f"{around}{label}/{number}.png" for label in ("owl", "wren") for number in range(2)]
+    split = "photos" if kind == "split" else None
+    for number, name in enumerate(names):
+        path = tmp_path / "images" / (split or "") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(number))
+    where = "images"
+    if kind == "tar":
+        where = "a.tar"
+        with tarfile.open(tmp_path / where, "w") as archive:
+            archive.add(tmp_path / "images", ".")
+    elif kind.startswith("zip"):
+        where = "{a,b}.zip" if kind == "zips" else "a.zip"
+        for number, file in enumerate(where.replace("{a,b}", letter) for letter in "ab"):
+            with zipfile.ZipFile(tmp_path / file, "w") as zipped:
+                zipped.writestr(f"__MACOSX/{around}owl/._0.png", b"finder")
+                for name in names if kind != "zips" else names[number::2]:
+                    zipped.writestr(name, (tmp_path / "images" / name).read_bytes())
+        if kind == "zip of Windows":
+            written = (tmp_path / where).read_bytes()
+            for part in (*names, f"__MACOSX/{around}owl/._0.png"):
+                written = written.replace(part.encode(), part.replace("/", "\\").encode())
+            (tmp_path / where).write_bytes(written)
+    index = ingest_folder(f"{tmp_path}/{where}", options=SourceOptions(split=split))
+    assert index.labels is not None
+    classes = [index.class_names[label] for label in index.labels]
+    assert classes == [posixpath.basename(posixpath.dirname(path)) for path in index.paths]
+    assert len(classes) == 4
 
 
 def labels_of(path: Path, members: dict[str, str]) -> dict[str, str | None]:

@@ -125,10 +125,13 @@ class ZipSource(_ArchiveSource, kind="zip"):
             stamp = self.storage.info(name).stamp
             try:
                 with self.storage.open(name) as file, zipfile.ZipFile(file) as archive:
-                    for member in archive.infolist():
-                        if member.is_dir():
+                    members = archive.infolist()
+                    # PowerShell 5 separates folders as Windows does.
+                    of_windows = not any("/" in member.filename for member in members)
+                    for member in members:
+                        key = member.filename.replace("\\", "/") if of_windows else member.filename
+                        if key.endswith("/"):
                             continue
-                        key = member.filename
                         if is_image_name(key) and (reason := _zip_reason(member)) is not None:
                             listing.skip_in(number, key, reason)
                             continue
