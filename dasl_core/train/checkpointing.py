@@ -45,7 +45,7 @@ from dasl_core.vocabulary import CERTIFICATE, TRAINED
 logger = logging.getLogger(__name__)
 
 # Increased when older training states can no longer be read.
-FORMAT = 1
+FORMAT = 2
 
 RETRY_SECONDS = 60.0
 """Delay of the next save after a failed one; doubled by each further failure."""
@@ -351,13 +351,13 @@ class TrainingState:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """The settings and images that decide every step, JSON-ready.
+        """The settings, images and labels that decide every step and figure, JSON-ready.
 
         Images are known by their position, so their names and sizes count in order.
         """
         data = self.run.data
         images = {"train_images": len(data.train), "images": data.digest()}
-        return self.run.spec.deciding() | images
+        return self.run.spec.deciding() | images | data.digest_labels()
 
     def load(self, folder: Path, *, branch: bool) -> None:
         """Restore a checkpoint: exactly, or as a branch what fits; a ValueError says why it cannot be used."""
@@ -458,7 +458,14 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
         yield f"{now['train_images']} images to train on, which were {before['train_images']}"
     elif before["images"] != now["images"]:
         yield "the images differ in their names or sizes"
-    for part in (part for part in now if part not in ("train_images", "images")):
+    elif before["classes"] != now["classes"]:
+        others = sorted({*before["classes"]} ^ {*now["classes"]})
+        yield f"{len(others)} classes are not in both, such as {shorten(others[0])}"
+    elif before["labels"] != now["labels"]:
+        yield "images have other labels"
+    for part in (
+        part for part in now if part not in ("train_images", "images", "classes", "labels")
+    ):
         yield from _changes(part, before[part], now[part])
 
 

@@ -154,6 +154,14 @@ class TrainingData:
         content.update(self.index.sizes[indices].astype("<i4").tobytes())
         return content.hexdigest()
 
+    def digest_labels(self) -> dict[str, Any]:
+        """Return the classes of the training images, and a digest of the class of each, in order."""
+        if self.index.labels is None:
+            return {"classes": [], "labels": None}
+        used, classes = np.unique(self.index.labels[self.train.indices], return_inverse=True)
+        digest = hashlib.blake2b(classes.astype("<i4").tobytes(), digest_size=16).hexdigest()
+        return {"classes": [self.index.class_names[number] for number in used], "labels": digest}
+
     def close(self) -> None:
         """Stop the decoding threads."""
         for canvases in self.sets.values():

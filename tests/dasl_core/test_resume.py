@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -310,6 +311,29 @@ def test_checkpoint_with_other_images_is_refused(
         run(spec, others, cache, None, stopped.last_checkpoint)
     with pytest.raises(ValueError, match="dataset: its images differ from the checkpoint's"):
         run(spec, others, cache, None, stopped.last_checkpoint, branch=True)
+
+
+def test_checkpoint_with_other_labels_is_refused(cache: Path, tmp_path: Path) -> None:
+    """Of a list, whose labels can change while the names of the images stay."""
+    names = [f"{number}.npy" for number in range(24)]
+    for number, name in enumerate(names):
+        np.save(tmp_path / name, np.full((32, 32), number, np.uint8))
+
+    def labeled(*labels: str) -> DatasetIndex:
+        rows = [f"{name},{labels[at % len(labels)]}" for at, name in enumerate(names)]
+        (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
+        return ingest(tmp_path / "list.csv")
+
+    index, stopped = labeled("owl", "wren"), Recorder(tmp_path / "stopped", stop_at(1))
+    spec = resolved(index)
+    run(spec, index, cache, stopped)
+    for labels, problem in (
+        (("zebra", "wren"), "2 classes are not in both, such as 'owl'"),
+        (("owl", "wren", "wren"), "images have other labels"),
+    ):
+        with pytest.raises(ValueError, match=f"other settings.*{problem}"):
+            run(spec, labeled(*labels), cache, None, stopped.last_checkpoint)
+    run(spec, labeled("owl", "wren"), cache, None, stopped.last_checkpoint)
 
 
 @pytest.mark.parametrize("change", ["lost", "added"])
