@@ -155,8 +155,8 @@ class FirstSpec:
 
     def _method(self) -> Iterator[str]:
         yield (
-            "SimCLR alone is the default. `dasl experiments` answers whether DAR or SEC pay on these images; on the emoji "
-            "of DASL's repository they made no difference (docs/experiments.md)."
+            "SimCLR alone is the default. `dasl experiments` answers whether DAR or SEC pay on these images; what "
+            "they added to SimCLR on those of DASL's repository may be chance (docs/regularizers.md)."
         )
         if self._index.labels is not None:
             yield "The classes can also be learned: method.name proxy_anchor or npair (docs/spec.md)."

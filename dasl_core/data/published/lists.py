@@ -39,7 +39,9 @@ def folder_with(source: Path, file: str, *below: str) -> Path:
     for folder in folders:
         if (folder / file).exists():
             return folder
-    raise ValueError(f"{file} is missing; looked in {', '.join(map(str, folders))}")
+    raise ValueError(
+        f"{file} is missing; looked in {', '.join(map(str, folders))}. Give the authors' unpacked files"
+    )
 
 
 def read_rows(file: Path, columns: int, *, skip: int = 0) -> Iterator[list[str]]:
