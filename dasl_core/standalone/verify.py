@@ -33,6 +33,7 @@ from dasl_core.standalone.inputs import DataOptions, locations_of
 from dasl_core.standalone.ranks import join_ranks, leave_ranks, on_rank_0
 from dasl_core.train.build import RunFiles, build_trainer, configure_torch, open_run
 from dasl_core.train.certificate import (
+    STEPS,
     Certificate,
     Entry,
     describe_data,
@@ -330,13 +331,17 @@ class Verification:
             raise NotRepeatable(str(error)) from error
         try:
             yield trainer
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            raise NotRepeatable(str(error)) from error
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, MemoryError) or "allocate" in str(error):  # of a GPU or of torch
+                raise NotRepeatable(str(error)) from error
+            raise
         finally:
             trainer.close()
 
     def _replay(self, begin: Kept | None, end: Entry, *, exact: bool) -> list[str]:
         """Train a window again, and compare its entry of the chain."""
+        if end.step - (0 if begin is None else begin.step) > STEPS:  # which may take forever
+            return [f"it has more than {STEPS} steps"]
         try:
             with self._trainer(begin) as trainer:
                 entry = Entry(**trainer.replay(end.step))

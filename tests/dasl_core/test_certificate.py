@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,6 +149,14 @@ def test_device_in_place_of_a_file_is_not_read(
     assert "is no regular file" in capsys.readouterr().err
 
 
+def test_machine_with_too_little_memory_is_no_fault(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = "dasl_core.train.trainer.Trainer.step"
+    monkeypatch.setattr(step, lambda *_: torch.empty(1 << 60))
+    assert check(copied) == 3
+
+
 def test_card_and_report_name_the_certificate(trained: Path) -> None:
     digest = digest_file(trained / LAST / CERTIFICATE)
     assert digest in (trained / LAST / "README.md").read_text()
@@ -256,6 +265,11 @@ def claim_branch(folder: Path) -> None:
     forge(folder, lambda c, _: c.update(branched_at=1))
 
 
+def leave_out_entries(folder: Path) -> None:
+    """Claim an entry so late that to train up to it takes forever."""
+    forge(folder, lambda c, _: c["chain"][0].update(step=200_000))
+
+
 @pytest.mark.parametrize(
     ("plant", "found"),
     [
@@ -274,6 +288,7 @@ def claim_branch(folder: Path) -> None:
         (leave_out_the_last_weights, "the chain has other steps than a run"),
         (claim_earlier_step, "the training state has another step"),
         (claim_branch, "the training state has another branched_at"),
+        (leave_out_entries, "it has more than 100 steps"),
     ],
     ids=lambda value: getattr(value, "__name__", "") if callable(value) else "",
 )
