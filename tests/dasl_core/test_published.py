@@ -230,7 +230,14 @@ def test_interrupted_call_leaves_no_part_that_looks_whole(
             r"4\.JPEG'; expected .* up to 3",
         ),
         ("img_val.tar", b"x" * 600, r"img_val\.tar is damaged, or no tar"),
+        (
+            "img_val.tar",
+            tar(("ILSVRC2012_val_00000001.JPEG", b"v" * 600))[:600],
+            r"img_val\.tar' is damaged: unexpected end",
+        ),
         ("devkit_t12.tar.gz", b"x", "is not the development kit of ILSVRC2012"),
+        # Whole, but with another checksum: SciPy may crash on damaged content.
+        ("devkit_t12.tar.gz", gzip.compress(tar())[:-8] + bytes(8), "BadGzipFile"),
         ("devkit_t12.tar.gz", None, r"devkit_t12\.tar\.gz is missing; expected the authors' files"),
     ],
 )

@@ -1,8 +1,10 @@
 """ImageNet-1K (Russakovsky et al. 2015, ILSVRC2012): the tar files of its authors."""
 
+import gzip
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,7 @@ def read_imagenet(source: Path) -> Iterator[PublishedImage]:
         with tarfile.open(source / TRAIN, "r:") as whole:
             for member in whole:
                 wordnet_id = member.name.removesuffix(".tar")
-                packed = whole.extractfile(member)
+                packed = whole.extractfile(member) if member.isfile() else None
                 if packed is None or not _WORDNET_ID.fullmatch(wordnet_id):
                     raise ValueError(
                         f"{source / TRAIN} has {member.name!r}; expected n<digits>.tar"
@@ -72,8 +74,11 @@ def _image(
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo | str) -> bytes:
-    file = archive.extractfile(member)
-    return b"" if file is None else file.read(_LARGEST)
+    try:
+        file = archive.extractfile(member)
+        return b"" if file is None else file.read(_LARGEST)
+    except tarfile.TarError as error:  # such as without its end
+        raise ValueError(f"{archive.name!r} is damaged: {error}") from error
 
 
 def _val_classes(devkit: Path) -> list[str]:
@@ -85,12 +90,17 @@ def _val_classes(devkit: Path) -> list[str]:
         raise ValueError(f"{devkit} has a MATLAB file; to read it, pip install scipy") from error
     folder = devkit.name.removesuffix(".tar.gz") + "/data"
     try:
-        with tarfile.open(devkit) as archive:
+        with gzip.open(devkit) as packed:
+            content = packed.read(_LARGEST)  # to the end, where the checksum is
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             meta = loadmat(io.BytesIO(_content(archive, f"{folder}/meta.mat")))["synsets"]
             numbers = _content(archive, f"{folder}/ILSVRC2012_validation_ground_truth.txt").split()
         wordnet_ids = {
             int(row["ILSVRC2012_ID"].item()): str(row["WNID"].item()) for row in meta.ravel()
         }
         return [wordnet_ids[int(number)] for number in numbers]
-    except (tarfile.TarError, MatReadError, LookupError, ValueError, TypeError, EOFError) as error:
+    except (
+        *(tarfile.TarError, zlib.error, OSError, EOFError),
+        *(MatReadError, LookupError, ValueError, TypeError, RecursionError),
+    ) as error:
         raise ValueError(f"{devkit} is not the development kit of ILSVRC2012: {error!r}") from error
