@@ -34,7 +34,8 @@ def find_design(
         [other] = {*texts} - {usual}
         design[f"{path} {other} instead of {usual}"] = signs
     del design["mean"]
-    return design if len(changes) - len(design) > 2 else {}
+    different = {*zip(*design.values(), strict=True)}  # equal ones have the same seeds, too
+    return design if len(different) == len(changes) > len(design) + 2 else {}
 
 
 def effects(

@@ -72,6 +72,8 @@ def test_effects_and_their_intervals_are_those_of_least_squares() -> None:
     assert (
         find_design({}, {"a": {}, "b": {"dar": {}}}, "a") == {}
     )  # nothing is left for an interval
+    twice = {"a": {}, "b": {"name": "x"}, "c": {}, "d": {"name": "x"}}
+    assert find_design({}, twice, "a") == {}, "the same job twice is no repetition"
 
 
 @pytest.mark.parametrize("pairs", [3, 4, 5, 8, 20])
