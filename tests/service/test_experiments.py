@@ -517,6 +517,14 @@ def test_with_one_seed_the_effects_of_changes_in_a_design_are_ranked(api: Api) -
     assert EFFECTS_NOTE in results["notes"]
 
 
+def test_values_whose_variance_overflows_do_not_count(api: Api) -> None:
+    api.dataset()
+    experiment = submitted(api)
+    for member in experiment["jobs"]:
+        finish(api, member["id"], effective_rank=1e300 * (-1) ** member["seed"])
+    assert shown(api, experiment)["results"]["metrics"][0]["variants"][0]["summary"] is None
+
+
 def test_variant_with_a_collapsed_seed_is_not_called_better(api: Api) -> None:
     api.dataset()
     experiment = submitted(api, seeds=[0, 1, 2, 3])
