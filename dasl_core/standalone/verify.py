@@ -53,7 +53,7 @@ from dasl_core.vocabulary import CERTIFICATE
 # Where the bits may differ: relative difference of the loss of the first step after a checkpoint, of the mean loss
 # up to the next entry, and absolute one of figures. Below 32 bits, rounding is a few thousand times coarser.
 TOLERANCES = {True: (1e-3, 2e-2, 1e-2), False: (2e-2, 5e-2, 2e-2)}
-_MOST_THREADS = 1024
+_MOST_THREADS = 256
 _REPORTED = ("evaluations", "epoch_losses", "verdict")
 READ = {CERTIFICATE, WEIGHTS, METRICS, *STATE_FILES}
 """Files of a checkpoint that are read."""
