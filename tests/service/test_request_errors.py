@@ -17,7 +17,7 @@ NAME = "a name without slashes, line breaks and other control characters"
         ("POST /v1/datasets", {"name": "a\nb", "uri": "/x"}, ("name", "'a\\nb'", NAME)),
         ("POST /v1/datasets", {"name": "x", "uri": "pictures"}, ("uri", "'pictures'", LOCATION)),
         ("POST /v1/datasets", {"name": "x"}, ("uri", "", "")),
-        ("POST /v1/datasets", {"name": "x", "uri": 5}, ("uri", "5", "a string")),
+        ("POST /v1/datasets", {"name": "x", "uri": 5}, ("uri", "5", "a string in quotes")),
         (
             "POST /v1/tokens",
             {"name": "x", "scopes": ["write"]},

@@ -89,7 +89,6 @@ def test_invalid_spec_names_its_fields_without_a_request(spec: Path, command: st
         ("7\n", "it contains a single value"),
         ("dataset: {a\n", "in line"),
         ("\x00", ""),
-        ("dataset: x\nname: 2026-01-01\n", ""),
     ],
 )
 def test_unreadable_spec_is_described_in_yaml_terms(
