@@ -125,9 +125,8 @@ def _translate(detail: ErrorDetails, model: type[BaseModel] | None, whole: str) 
                 return FieldProblem(field, f"is not the name of a metric{near}", given, expected)
             if context.get("pattern") == NAME_PATTERN and field in ("dataset", "evaluate.dataset"):
                 expected += "; register a folder first: dasl datasets add FOLDER"
-            if kind == "string_type" and isinstance(
-                detail["input"], int | float
-            ):  # such as `2024` or `no`
+            # YAML reads a name such as 2024 or no as something else.
+            if kind == "string_type" and isinstance(detail["input"], int | float):
                 expected += " in quotes"
             if kind in _OF_SETTINGS and _may_be_null(model, location):
                 expected += ", or null"

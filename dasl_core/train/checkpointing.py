@@ -351,7 +351,7 @@ class TrainingState:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """The settings, images and labels that decide every step and figure, JSON-ready.
+        """The settings, images and labels that a resumed run must have, JSON-ready.
 
         Images are known by their position, so their names and sizes count in order.
         """
@@ -453,19 +453,18 @@ class TrainingState:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    """Describe how two runs' fingerprints differ: the images first, then each field."""
+    """Describe how two runs' fingerprints differ: the images and labels first, then each field."""
     if before["train_images"] != now["train_images"]:
         yield f"{now['train_images']} images to train on, which were {before['train_images']}"
     elif before["images"] != now["images"]:
         yield "the images differ in their names or sizes"
     elif before["classes"] != now["classes"]:
-        others = sorted({*before["classes"]} ^ {*now["classes"]})
-        yield f"{len(others)} classes are not in both, such as {shorten(others[0])}"
+        other = min({*before["classes"]} ^ {*now["classes"]})
+        yield f"the classes differ, such as {shorten(other)}"
     elif before["labels"] != now["labels"]:
         yield "images have other labels"
-    for part in (
-        part for part in now if part not in ("train_images", "images", "classes", "labels")
-    ):
+    described = ("train_images", "images", "classes", "labels")
+    for part in (part for part in now if part not in described):
         yield from _changes(part, before[part], now[part])
 
 
