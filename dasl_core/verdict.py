@@ -186,8 +186,8 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
         return "too_few_images", message, metrics
     if curve.compare(curve.last, [curve.start]) < 1:
         message = (
-            f"no better than the start: {label} {last} ({others}). Check the learning rate, the views (augment) and "
-            "the number of epochs."
+            f"no better than the start: {label} {last} ({others}). Check the learning rate, the views (augment; "
+            "examples/which-views.yaml compares them) and the number of epochs."
         )
         return "no_better", message, metrics
     # A rising run is never below the mean of all, but may have fallen below that of the second half alone.

@@ -275,7 +275,8 @@ def _view_notes(
 def _image_note(experiment: Experiment, jobs: Sequence[Job], tables: Sequence[MetricResult]) -> str:
     if len({variant["held_out_images"] for variant in experiment.variants}) > 1:
         return "The variants are evaluated on different numbers of images."
-    same = "All jobs are evaluated on the same images, so the intervals cover the seeds only."
+    same = "All jobs are evaluated on the same images"
+    same += ", so the intervals cover the seeds only." if len(experiment.seeds) > 1 else "."
     step = next((table for table in tables if table.resolution is not None), None)
     if step is None or step.resolution is None:
         return same

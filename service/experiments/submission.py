@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from dasl_core.spec import FieldProblem, JobSpec
+from dasl_core.spec import DatasetFacts, FieldProblem, JobSpec
 from service import ids
 from service.api.auth import Caller
 from service.api.problems import Problem, spec_problem
@@ -171,10 +171,19 @@ def _notes(request: ExperimentRequest, plans: Mapping[str, submission.Plan]) -> 
     resolved = {name: planned.resolved.model_dump(mode="json") for name, planned in plans.items()}
     baseline = request.baseline or next(iter(changes))
     held_out = {planned.held_out_images for planned in plans.values()}
-    return [
+    notes = [
         *setting_notes(changes, baseline, resolved),
         *design_notes(len(request.seeds), held_out, find_design(request.spec, changes, baseline)),
     ]
+    versions = [plan.evaluate_version or plan.version for plan in plans.values()]
+    if len({str(each["augment"]) for each in resolved.values()}) > 1 and not any(
+        DatasetFacts.model_validate(version.facts).num_classes for version in versions
+    ):
+        notes.append(
+            "The images have no labels, and what is measured on views cannot be compared between other views (augment): "
+            "there will be no verdict. Add labels."
+        )
+    return notes
 
 
 def _equal_variants(plans: Mapping[str, submission.Plan]) -> Iterator[str]:

@@ -515,6 +515,18 @@ def test_with_one_seed_the_effects_of_changes_in_a_design_are_ranked(api: Api) -
         " no difference"
     ] * 3
     assert EFFECTS_NOTE in results["notes"]
+    assert not any("seeds only" in note for note in results["notes"])
+
+
+def test_views_compared_without_labels_have_no_verdict_and_it_is_said_before(api: Api) -> None:
+    api.dataset(num_classes=None)
+    spec = REQUEST["spec"] | {"evaluate": {"holdout": {"by": "image"}}}
+    variants: dict[str, Any] = {"plain": {}, "gray": {"augment": {"grayscale": 0.0}}}
+    notes = submitted(api, spec=spec, variants=variants)["notes"]
+    assert notes[-1].endswith("there will be no verdict. Add labels.")
+    variants["gray"] = {"dar": {}}
+    notes = submitted(api, spec=spec, variants=variants, name="other")["notes"]
+    assert not any("labels" in note for note in notes)
 
 
 def test_values_whose_variance_overflows_do_not_count(api: Api) -> None:
