@@ -131,7 +131,7 @@ def test_inflated_file_reads_as_its_content(
     steps: list[tuple[int, int, int]], knows_size: bool
 ) -> None:
     size = len(_CONTENT) if knows_size else None
-    file = io.BufferedReader(Inflated(io.BytesIO(_DEFLATED), size, 1 << 30))
+    file = io.BufferedReader(Inflated(io.BytesIO(_DEFLATED), "a", size, 1 << 30))
     plain = io.BytesIO(_CONTENT)
     for whence, offset, length in steps:
         position = max(0, offset + (0, plain.tell(), len(_CONTENT))[whence])
@@ -147,7 +147,7 @@ def test_damaged_or_endless_content_is_refused() -> None:
         (_DEFLATED, None, "far too large"),
     ):
         with pytest.raises(ValueError, match=reason):
-            io.BufferedReader(Inflated(io.BytesIO(content), size, 299_999)).read()
+            io.BufferedReader(Inflated(io.BytesIO(content), "a", size, 299_999)).read()
 
 
 def test_header_that_claims_to_be_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ class ZipSource(_ArchiveSource, kind="zip"):
         if not member.is_deflated:
             return content
         size = self._size_behind(entry, member) if member.size is None else member.size
-        return io.BufferedReader(Inflated(content, size, MAX_BYTES))
+        return io.BufferedReader(Inflated(content, entry.key, size, MAX_BYTES))
 
     def _size_behind(self, entry: Entry, member: _Member) -> int | None:
         """Read a member's inflated size behind its content, where a streamed archive has it; None if it is missing."""

@@ -14,11 +14,13 @@ class Inflated(io.RawIOBase):
 
     Args:
         content: the deflated file, closed with this one.
+        name: name of the file.
         size: size of the inflated file in bytes; None: unknown, so seeking to the end inflates all.
         most: limit on the size.
     """
 
-    def __init__(self, content: BinaryIO, size: int | None, most: int) -> None:
+    def __init__(self, content: BinaryIO, name: str, size: int | None, most: int) -> None:
+        self.name = name  # as files have; pydicom reads it
         self._content, self._size, self._most = content, size, most
         self._position = 0
         self._begin()

@@ -234,6 +234,7 @@ class _Ranges(io.RawIOBase):
     """A part of a file, read in ranges: a small one first, which often suffices, then larger ones."""
 
     def __init__(self, storage: Storage, path: str, begin: int, size: int) -> None:
+        self.name = path  # as files have; pydicom reads it
         self._storage, self._path, self._begin, self._size = storage, path, begin, size
         self._position, self._start, self._block = 0, 0, b""
 

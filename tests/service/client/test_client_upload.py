@@ -23,6 +23,7 @@ from service.client.packing import FileContent, FolderContent, open_content
 from service.client.sync import uploads as client_uploads
 from service.datasets.ingests.repository import begin_ingest
 from service.dispatcher.uploads import Uploads
+from tests.dasl_core.image_files import as_dicom, ramp
 from tests.support.api_server import Service
 from tests.support.command_line import run as dasl
 from tests.support.uploads import dispatcher_of
@@ -51,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20 + number, 16), (number, 0, 0)).save(folder / name, "PNG")
+    (folder / "owl" / "scan.dcm").write_bytes(as_dicom(ramp(1, "uint8", 255)[..., 0]))
     (folder / "owl" / "notes.txt").write_text("no image")
     (folder / ".hidden.png").write_bytes(b"hidden")
     (folder / ".cache").mkdir()
@@ -70,6 +72,7 @@ def test_packed_folder_is_a_tar_of_its_images(folder: Path) -> None:
     assert sorted(read) == [
         "owl/2023/b.png",
         "owl/a.png",
+        "owl/scan.dcm",
         "wren/c.PNG",
         "wren/d.png",
         "wren/link.png",
@@ -127,7 +130,7 @@ def test_uploaded_folder_becomes_ready_with_its_classes(
         app, ["datasets", "add", str(folder), "--upload", "--no-wait", "--json"]
     )
     assert added.exit_code == 0, added.output
-    assert "Packing 6 images" in added.stderr
+    assert "Packing 7 images" in added.stderr
     assert "left out: wren/out.png" in added.stderr
     dataset = client.datasets.get("birds")
     assert dataset.upload is not None
@@ -144,7 +147,7 @@ def test_uploaded_folder_becomes_ready_with_its_classes(
     ready = client.datasets.get("birds")
     assert (ready.state, ready.error_message) == ("ready", "")
     assert ready.facts is not None
-    assert (ready.facts["num_images"], ready.facts["num_classes"]) == (6, 2)
+    assert (ready.facts["num_images"], ready.facts["num_classes"]) == (7, 2)
     shown = dasl("datasets", "show", "birds")
     assert "upload" in shown.stdout
     again = dasl("datasets", "add", str(folder), "--upload", code=1)
