@@ -219,6 +219,16 @@ def test_reason_of_a_library_is_one_sentence() -> None:
     assert describe_failure(ValueError("word " * 100)).endswith(" word ...")
 
 
+@pytest.mark.parametrize(
+    "kind", [AttributeError, TypeError, KeyError, IndexError, ZeroDivisionError, NameError]
+)
+def test_mistake_in_a_program_is_not_called_damage(kind: type[Exception]) -> None:
+    reason = describe_failure(kind("no attribute 'name'"))
+    assert "damaged" not in reason
+    assert kind.__name__ in reason
+    assert reason.endswith("report this")
+
+
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "BMP", "TIFF", "WEBP", "PPM", "GIF"])
 @pytest.mark.parametrize("kept", [0.15, 0.5, 0.8])
 def test_truncated_files_are_refused(format_: str, kept: float) -> None:

@@ -23,6 +23,8 @@ _INSTALL = "; install dasl["
 EMPTY = "the file is empty"
 UNKNOWN = "the content is not an image of a known format"
 _MAX_DETAIL = 200
+# Raised by mistakes in programs, ours among them, as well as by some libraries for damaged files.
+_MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 
 def is_transient(reason: str) -> bool:
@@ -81,5 +83,10 @@ def describe_failure(error: Exception) -> str:
     if detail.startswith(("the image ", "the file ", "the content ")):
         return detail
     # Libraries add advice for programmers.
-    first = detail.partition(". ")[0].removesuffix(".")
-    return f"the image is damaged: {shorten(first, _MAX_DETAIL, placeholder=' ...')}"
+    first = shorten(detail.partition(". ")[0].removesuffix("."), _MAX_DETAIL, placeholder=" ...")
+    if isinstance(error, _MISTAKES):
+        kind = type(error).__name__
+        return (
+            f"the image cannot be decoded: {kind}: {first}. If other programs open it, report this"
+        )
+    return f"the image is damaged: {first}"
