@@ -36,7 +36,6 @@ def outcome(content: bytes, name: str) -> Header | str:
 
 @pytest.fixture
 def quiet() -> None:
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL + 1)
     logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
     warnings.simplefilter("ignore")
 

@@ -183,7 +183,7 @@ def test_types_are_converted(
         (FILES["gray16.tif"], 2, "uint16", "1 band, and backbone.in_channels is 2"),
         (FILES["bands.tif"], 5, "uint8", "float32 pixels, which a data set of uint8 cannot hold"),
         (FILES["ct.dcm"], 1, "uint16", "int16 pixels, which a data set of uint16 cannot hold"),
-        (as_npy(np.full((2, 2), np.nan)), 1, "float32", "no finite pixel"),
+        (as_npy(np.full((2, 2), np.nan)), 1, "float32", "no valid pixel"),
         (as_npy(np.zeros((2, 2), complex)), 1, "float32", "neither integer nor float"),
         (as_npy(np.zeros(5)), 1, "float32", r"shape \(5,\), and must be"),
     ],
@@ -195,10 +195,66 @@ def test_what_does_not_fit_is_refused(
         decoded(content, "x", channels, dtype)
 
 
-def test_pixels_that_are_not_finite_become_the_smallest() -> None:
-    values = np.array([[np.nan, -2.0], [np.inf, 4.0]], np.float32)
-    for content in (as_npy(values), by_tifffile(values)):
-        assert decoded(content, "x", 1, "float32").ravel().tolist() == [-2, -2, -2, 4]
+def tagged(values: Any, dtype: str, nodata: str, **options: Any) -> bytes:
+    """A TIFF with GDAL's tag for pixels without data."""
+    options = {"extratags": [(42113, "s", 0, nodata, True)], **options}
+    return by_tifffile(np.array(values, dtype), **options)
+
+
+def scan(values: Any, dtype: str, padding: int, **elements: Any) -> bytes:
+    return as_dicom(np.array([values], dtype), PixelPaddingValue=padding, **elements)
+
+
+STACK = [[[-9, -9, -9, -9, -9], [1, 20, 3, 4, -9]]]
+LOWEST = -3.4028234663852886e38
+BANDS = {"photometric": "minisblack", "planarconfig": "contig"}
+
+
+@pytest.mark.parametrize(
+    ("content", "channels", "dtype", "expected"),
+    [
+        (as_npy(np.array([[np.nan, -2], [np.inf, 4]], "f4")), 1, "float32", [-2, -2, -2, 4]),
+        (as_npy(np.array([[LOWEST, -2, 1e300]])), 1, "float32", [-2, -2, -2]),
+        (by_tifffile(np.array([[np.nan, 3, 4]], "f4")), 1, "float32", [3, 3, 4]),
+        (tagged([[-9999, 3, 4]], "f4", "-9999"), 1, "float32", [3, 3, 4]),
+        (tagged([[LOWEST, 3, 4]], "f4", f"{LOWEST}"), 1, "float32", [3, 3, 4]),
+        (tagged([[-9999, np.nan, 4]], "f8", "-9999 "), 1, "float32", [4, 4, 4]),
+        (tagged([[-1, 3, 4]], "f4", "nan"), 1, "float32", [-1, 3, 4]),
+        (tagged([[-32768, 3, 4]], "i2", "-32768"), 1, "int16", [3, 3, 4]),
+        (tagged([[65535, 3, 4]], "u2", "65535"), 1, "uint16", [3, 3, 4]),
+        (tagged([[255, 3, 4]], "u1", "255"), 1, "uint8", [3, 3, 4]),
+        (tagged([[[0, 0, 0], [7, 8, 9]]], "u1", "0"), 3, "uint8", [7, 8, 9, 7, 8, 9]),
+        (tagged([[0, 3, 4]], "u2", "-9999"), 1, "uint16", [0, 3, 4]),
+        (tagged([[0, 3, 4]], "u2", "none"), 1, "uint16", [0, 3, 4]),
+        # Of each band its own smallest; the last band has none but the image.
+        (tagged(STACK, "i2", "-9", **BANDS), 5, "int16", [1, 20, 3, 4, 1, 1, 20, 3, 4, 1]),
+        (scan([-2000, 3, 4], "i2", -2000), 1, "int16", [3, 3, 4]),
+        (scan([-9, -8, 3], "i2", -8, PixelPaddingRangeLimit=-9), 1, "int16", [3, 3, 3]),
+        (scan([0, 3, 4], "u2", 0, RescaleSlope=2, bits=12), 1, "int16", [6, 6, 8]),
+        (scan([0, 3, 4], "u2", 0, photometric="MONOCHROME1"), 1, "uint16", [65531, 65532, 65531]),
+        (scan([63536, 3, 4], "u2", 63536, bits=12), 1, "uint16", [3, 3, 4]),
+    ],
+    ids=lambda value: "" if isinstance(value, bytes) else None,
+)
+@pytest.mark.filterwarnings("error")
+def test_values_that_are_no_measurement_become_the_smallest(
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
+    channels: int,
+    dtype: PixelType,
+    expected: list[float],
+) -> None:
+    assert decoded(content, "x", channels, dtype).ravel().tolist() == expected
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [as_npy(np.full((2, 2), np.nan)), tagged([[7, 7]], "u1", "7"), tagged([[9, 9]], "f4", "9")],
+)
+def test_image_without_any_measurement_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="the image has no valid pixel"):
+        decoded(content, "x", 1)
 
 
 def test_dicom_in_units_of_the_modality() -> None:

@@ -5,7 +5,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from dasl_core.data.decode.header import Header, PixelType
-from dasl_core.data.decode.pixels import Pixels, default_colors, from_file_type
+from dasl_core.data.decode.pixels import Nodata, Pixels, default_colors, from_file_type, measured
 from dasl_core.data.decode.reasons import optional_module
 
 # The prefix "DICM" follows a preamble of 128 bytes, which old files lack.
@@ -53,7 +53,9 @@ def decode(file: IO[bytes]) -> Pixels:
     frame = frame.reshape(header.height, header.width, header.bands)
     if header.bands == 3:
         return Pixels(from_file_type(frame), "rgb")
-    return Pixels(_in_units(frame, _read_rescale(dataset)), default_colors(header.bands))
+    rescale = _read_rescale(dataset)
+    values = measured(_in_units(frame, rescale), frame, _read_padding(dataset, rescale))
+    return Pixels(values, default_colors(header.bands))
 
 
 def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
@@ -114,6 +116,21 @@ def _read_rescale(dataset: Any) -> _Values:
     else:
         dtype = "float32"
     return _Values(low, high, slope, intercept, inverted, dtype)
+
+
+def _read_padding(dataset: Any, values: _Values) -> Nodata | None:
+    """Return the stored values of pixels outside of the image."""
+    for kind in ("", "Float", "DoubleFloat"):
+        value = dataset.get(f"{kind}PixelPaddingValue")
+        if value is None:
+            continue
+        limit = dataset.get(f"{kind}PixelPaddingRangeLimit")
+        ends = [value, value if limit is None else limit]
+        if not kind:  # also written as signed for unsigned pixels, and the other way round
+            span = values.high - values.low + 1
+            ends = [values.low + (int(end) - values.low) % span for end in ends]
+        return min(ends), max(ends)
+    return None
 
 
 def _in_units(frame: np.ndarray, values: _Values) -> np.ndarray:

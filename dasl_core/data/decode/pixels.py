@@ -6,11 +6,14 @@ from typing import Literal
 import numpy as np
 
 from dasl_core.data.decode.header import PixelType, pixel_type
+from dasl_core.spec.fields import LARGEST_VALUE
 
 # ITU-R 601-2, as Pillow's "L".
 _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 Colors = Literal["gray", "rgb", "cmyk", "any"]
 Alpha = Literal["straight", "associated"] | None
+Nodata = tuple[float, float]
+"""Lowest and highest of the stored values that a file declares to be no measurement."""
 
 _MAX = {"uint8": 255, "uint16": 65535}
 
@@ -109,23 +112,37 @@ def _to_type(values: np.ndarray, dtype: PixelType) -> np.ndarray:
     raise ValueError(f"the image has {source} pixels, which a data set of {dtype} cannot hold")
 
 
-def from_file_type(values: np.ndarray) -> np.ndarray:
-    """Convert values of any number type to that of `pixel_type`.
-
-    Values that are not finite become the smallest that is.
-
-    Raises:
-        ValueError: no value is finite, or the values are no numbers.
-    """
+def from_file_type(values: np.ndarray, nodata: Nodata | None = None) -> np.ndarray:
+    """Convert values of any number type to that of `pixel_type`, without those that are no measurement (`measured`)."""
     target = np.dtype(pixel_type(values.dtype))
     if values.dtype.kind == "b":
         return values.astype(np.uint8) * np.uint8(255)
     with np.errstate(over="ignore"):
-        converted = values.astype(target)
-    if target.kind == "f":
-        finite = np.isfinite(converted)
-        if not finite.all():
-            if not finite.any():
-                raise ValueError("the image has no finite pixel")
-            converted[~finite] = converted[finite].min()
-    return converted
+        return measured(values.astype(target), values, nodata)
+
+
+def measured(values: np.ndarray, stored: np.ndarray, nodata: Nodata | None) -> np.ndarray:
+    """Replace values (H, W, ...) that are no measurement by the smallest of the others, in place.
+
+    It is the smallest of the band, or of the image if the band has no other. No measurement are values that are not
+    finite or beyond `LARGEST_VALUE`, and those that are stored as one in the range `nodata`.
+
+    Raises:
+        ValueError: no value is a measurement.
+    """
+    is_float = values.dtype.kind == "f"
+    if not is_float and nodata is None:
+        return values
+    is_valid = (values >= -LARGEST_VALUE) & (values <= LARGEST_VALUE)
+    if nodata is not None:
+        with np.errstate(over="ignore"):  # a value beyond the type
+            is_valid &= ~((stored >= nodata[0]) & (stored <= nodata[1]))
+    if is_valid.all():
+        return values
+    if not is_valid.any():
+        raise ValueError("the image has no valid pixel: each is NaN, infinite or marked as no data")
+    largest = LARGEST_VALUE if is_float else np.iinfo(values.dtype).max
+    smallest = values.min(axis=(0, 1), where=is_valid, initial=largest)
+    smallest = np.where(is_valid.any(axis=(0, 1)), smallest, smallest.min())
+    np.copyto(values, smallest, where=~is_valid)
+    return values

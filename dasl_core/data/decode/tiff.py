@@ -1,5 +1,6 @@
 """TIFFs of any depth and number of bands: by Pillow where it loses nothing, else by tifffile."""
 
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Any
@@ -9,13 +10,21 @@ from PIL import ImageFile
 
 from dasl_core.data.decode import pillow
 from dasl_core.data.decode.header import MAX_VALUES, Header, check_pixels, pixel_type
-from dasl_core.data.decode.pixels import Alpha, Colors, Pixels, default_colors, from_file_type
+from dasl_core.data.decode.pixels import (
+    Alpha,
+    Colors,
+    Nodata,
+    Pixels,
+    default_colors,
+    from_file_type,
+    measured,
+)
 from dasl_core.data.decode.reasons import optional_module
 
 _PHOTOMETRIC, _COMPRESSION = 262, 259
-_WHITE_IS_ZERO, _RGB, _INKS = 0, 2, 5
+_WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _INKS = 0, 1, 2, 5
 _ASSOCIATED, _STRAIGHT = 1, 2
-_ORIENTATION = 274
+_ORIENTATION, _GDAL_NODATA = 274, 42113
 _BITS, _SAMPLES, _SAMPLE_FORMAT = 258, 277, 339
 # Codecs of images of more than 8 bits; none crashed on 6,000 damaged files. tifffile supports more.
 _COMPRESSIONS = {
@@ -28,6 +37,9 @@ _COMPRESSIONS = {
     50000: "Zstandard",
 }
 
+# It logs what it tolerates, a line for each file.
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)
+
 
 def read_header(file: IO[bytes]) -> Header:
     """Read the header of the first page; see `dasl_core.data.decode.read_header`."""
@@ -39,10 +51,12 @@ def decode(file: IO[bytes], channels: int) -> Pixels:
     """Decode the first page; see `dasl_core.data.decode.decode`."""
     if image := _by_pillow(file):
         pixels = pillow.decode(file, channels, None, ("TIFF",))
-        if pixels.values.dtype == np.uint8:
-            return pixels  # Pillow has inverted it
         tags = image.tag_v2  # type: ignore[attr-defined]
         photometric, bits = tags.get(_PHOTOMETRIC), int(tags.get(_BITS, (1,))[0])
+        nodata = _nodata(tags.get(_GDAL_NODATA), photometric)
+        pixels = replace(pixels, values=measured(pixels.values, pixels.values, nodata))
+        if pixels.values.dtype == np.uint8:
+            return pixels  # Pillow has inverted it
     else:
         page = _first_page(file)
         _describe(page)
@@ -109,8 +123,18 @@ def _read_pixels(page: Any) -> Pixels:
     if values.dtype == np.uint8 and page.bitspersample in range(1, 8):
         # As Pillow does. Deeper values keep their levels, for which a window is chosen.
         values = np.rint(values * (255 / ((1 << page.bitspersample) - 1))).astype(np.uint8)
-    values = pillow.turned(from_file_type(values), _orientation(page))
+    tag = page.tags.get(_GDAL_NODATA)
+    values = from_file_type(values, _nodata(tag and tag.value, page.photometric))
+    values = pillow.turned(values, _orientation(page))
     return Pixels(values, *_band_meaning(page, values.shape[2], values.dtype.name))
+
+
+def _nodata(text: Any, photometric: int | None) -> Nodata | None:
+    """Return the value of GDAL's tag for pixels without data; None if it has no number, or another meaning than pixels."""
+    with suppress(ValueError, TypeError):
+        if photometric in (_BLACK_IS_ZERO, _RGB):
+            return float(text), float(text)
+    return None
 
 
 def _band_meaning(page: Any, bands: int, dtype: str) -> tuple[Colors, Alpha]:
