@@ -30,7 +30,10 @@ _FEW_BANDS = 4
 # Increased when older indexes can no longer be read.
 _FORMAT = 1
 # Fields that are JSON as they are.
-_PLAIN_FIELDS = ("class_names", "num_ignored", "ignored_endings", "duplicates", "label_warnings")
+_PLAIN_FIELDS = (
+    *("class_names", "num_ignored", "ignored_endings", "duplicates"),
+    *("label_warnings", "sample_warnings"),
+)
 # Columns of `DatasetIndex.locations`.
 FILE, OFFSET, LENGTH, STAMP = range(4)
 
@@ -65,6 +68,8 @@ class DatasetIndex:
     """Type, bands and statistics of the pixels."""
     label_warnings: list[str] = field(default_factory=list)
     """Warnings about unused labels."""
+    sample_warnings: list[str] = field(default_factory=list)
+    """Warnings about the values of the decoded sample."""
     duplicates: dict[str, Any] = field(default_factory=dict)
     """Report of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
     duplicate_of: np.ndarray | None = None
@@ -159,7 +164,12 @@ class DatasetIndex:
 
     def warnings(self) -> list[str]:
         """Return warnings about usable images that training loses."""
-        return [*self.pixels.warnings(), *self._stack_warnings(), *self.label_warnings]
+        return [
+            *self.pixels.warnings(),
+            *self._stack_warnings(),
+            *self.sample_warnings,
+            *self.label_warnings,
+        ]
 
     def _stack_warnings(self) -> list[str]:
         """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
@@ -250,7 +260,8 @@ class DatasetIndex:
         )
 
     def _check(self) -> None:
-        texts = {name: getattr(self, name) for name in ("class_names", "label_warnings")}
+        names = ("class_names", "label_warnings", "sample_warnings")
+        texts = {name: getattr(self, name) for name in names}
         for name, values in (texts | {"skipped": chain(*self.skipped)}).items():
             if not all(isinstance(value, str) for value in values):
                 raise ValueError(f"its {name} must be strings")

@@ -111,7 +111,8 @@ def ingest(
     * The header of every other file is read, and a sample of the images is decoded (`sample`): all of a
       small data set. A file is skipped, with a reason, when that fails, when it is no regular file, when its
       name is not UTF-8, and when it is a link that may not be followed.
-    * An image whose bands, or kind of values, are not those of most is skipped (`misfits`).
+    * An image whose bands, or kind of values, are not those of most is skipped (`misfits`), and one of a kind whose
+      values do not fit in the window of most images (`sample`).
     * Labels are those of the source, or the names of the first-level folders, if every usable image lies
       in one and there are at least two; otherwise the data set has no labels, which pretraining does not
       need.
@@ -248,6 +249,19 @@ def _build_index(
         threads[0],
         lambda read, total: on_progress(read, total, "sample"),
     )
+    if sample.unfit:
+        fitting = [position for position in range(len(entries)) if position not in sample.unfit]
+        unfit = [Skipped(entries[position].key, why) for position, why in sample.unfit.items()]
+        return _build_index(
+            record,
+            source,
+            [entries[position] for position in fitting],
+            [headers[position] for position in fitting],
+            skipped=[*skipped, *unfit],
+            ignored=ignored,
+            threads=threads,
+            on_progress=on_progress,
+        )
     skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
     usable = [position for position in range(len(entries)) if position not in sample.damaged]
     if not usable:
@@ -284,6 +298,7 @@ def _build_index(
         ignored_endings=dict(ignored),
         pixels=replace(sample.pixels, kinds=kinds),
         label_warnings=label_warnings(record, decoded),
+        sample_warnings=sample.warnings,
         duplicates={
             "equal": describe(equal, paths, read),
             "similar": describe(groups_of(duplicate_of), paths, checked),

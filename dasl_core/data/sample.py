@@ -1,6 +1,7 @@
 """A sample of a data set's images, decoded at ingest: statistics, thumbnails to compare, and damaged files."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,7 @@ from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Source
 from dasl_core.machine import decoding_budget
 from dasl_core.spec.resolve.facts import QUANTILES
+from dasl_core.spec.resolve.pixels import AUTOMATIC_PERCENTILES, automatic_window, fits_window
 
 # Total pixels of the sample: some 5,000 photos of 500 x 375, seconds on two cores. A small data set is checked
 # completely.
@@ -22,8 +24,17 @@ PIXELS = 1_000_000_000
 MIN_IMAGES = 64
 # JPEGs may be decoded at a fraction of their size, but not below this; all of their bytes are still read.
 _AT_LEAST = (128, 128)
+_WINDOW = [percent / 100 for percent in AUTOMATIC_PERCENTILES]
 # Total number of values for the quantiles.
 _VALUES = 4_000_000
+# An image whose standard deviation is less than this share of the window, two of 256 gray levels, shows nothing.
+_LEAST_CONTRAST = 1 / 128
+# Such images are warned of from this share of the sample.
+_MOST_FLAT = 0.1
+# A value is warned of if this share of the pixels has it, ...
+_SHARE_OF_OUTLIER = QUANTILES[2]
+# ... and it is so many times as far from the others as these reach.
+_DISTANCE_OF_OUTLIER = 3
 
 
 @dataclass
@@ -33,12 +44,16 @@ class Sample:
     Attributes:
         pixels: facts with the statistics of the sample.
         damaged: reasons why images cannot be decoded, by position.
+        unfit: reasons why images of other kinds do not fit in the window of most, by position, also outside the sample.
+        warnings: warnings about the values.
         compared: thumbnails for finding near-duplicates, by position.
         thumbnails: thumbnails for the contact sheet, by position.
     """
 
     pixels: PixelFacts
     damaged: dict[int, str] = field(default_factory=dict)
+    unfit: dict[int, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     compared: dict[int, np.ndarray] = field(default_factory=dict)
     thumbnails: dict[int, np.ndarray] = field(default_factory=dict)
 
@@ -47,6 +62,7 @@ class Sample:
 class _Values:
     """Statistics of one image: per band, and the values of some pixels."""
 
+    position: int
     count: int
     total: np.ndarray
     squares: np.ndarray
@@ -55,6 +71,12 @@ class _Values:
     some: np.ndarray
     compared: np.ndarray | None
     thumbnail: np.ndarray | None
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each band."""
+        mean = self.total / self.count
+        return np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
 
 
 def sample_positions(headers: Sequence[Header]) -> list[int]:
@@ -95,6 +117,7 @@ def take_sample(
             return str(error)
         flat = image.reshape(-1, image.shape[2])
         return _Values(
+            position,
             len(flat),
             *_sums(flat),
             float(image.min()),
@@ -125,9 +148,89 @@ def take_sample(
                 if outcome.thumbnail is not None:
                     sample.thumbnails[position] = outcome.thumbnail
             on_decoded(number, len(positions))
-    if measured:
-        sample.pixels = _with_statistics(pixels, measured)
+    if not measured:
+        return sample
+    sample.pixels = _with_statistics(pixels, measured)
+    if pixels.dtype != "uint8":  # whose window is the same for all
+        kinds = [_kind(header) for header in headers]
+        reasons = _unfit(_ranges(kinds, measured), Counter(kinds), pixels.dtype)
+        sample.unfit = {at: reasons[kind] for at, kind in enumerate(kinds) if kind in reasons}
+        sample.warnings += _outlier_warnings(measured)
+    sample.warnings += _flat_warnings(entries, sample.pixels, measured)
     return sample
+
+
+def _kind(header: Header) -> str:
+    return f"{header.bands} x {header.dtype} {header.format}"
+
+
+def _ranges(kinds: Sequence[str], measured: list[_Values]) -> dict[str, tuple[float, float]]:
+    """Return the window of the values of each kind of images that has different ones."""
+    values = defaultdict(list)
+    for image in measured:
+        values[kinds[image.position]].append(image.some)
+    ranges = {}
+    for kind, some in values.items():
+        low, high = np.quantile(np.concatenate(some, dtype=np.float32), _WINDOW).tolist()
+        if low < high:
+            ranges[kind] = low, high
+    return ranges
+
+
+def _unfit(
+    ranges: Mapping[str, tuple[float, float]], counts: Mapping[str, int], dtype: str
+) -> dict[str, str]:
+    """Return why the images of some kinds do not fit in the window of most images."""
+    fitting = {
+        kind: [other for other in ranges if fits_window(ranges[other], window)]
+        for kind, window in ranges.items()
+    }
+
+    def count(kind: str) -> tuple[int, str]:
+        return sum(counts[other] for other in fitting[kind]), kind
+
+    most = max(ranges, key=count, default="")
+    return {
+        kind: f"the image is {kind}, whose values are from {low:g} to {high:g} as {dtype}, and those of most images "
+        f"({most}) from {ranges[most][0]:g} to {ranges[most][1]:g}, so that no window shows both: convert them to one "
+        "depth, or register these images as a data set of their own"
+        for kind, (low, high) in ranges.items()
+        if kind not in fitting[most]
+    }
+
+
+def _outlier_warnings(measured: list[_Values]) -> list[str]:
+    """Warn of a value that many pixels have and that lies far from all others, as one without a meaning does."""
+    values = np.concatenate([image.some for image in measured], dtype=np.float32)
+    warnings = []
+    for end, share in ((values.min(), _SHARE_OF_OUTLIER), (values.max(), 1 - _SHARE_OF_OUTLIER)):
+        if np.quantile(values, share) != end:
+            continue
+        others = values[values != end]
+        low, high = np.quantile(others, (0.01, 0.99)) if len(others) else (end, end)
+        if max(low - end, end - high) > _DISTANCE_OF_OUTLIER * (high - low) > 0:
+            warnings.append(
+                f"{1 - len(others) / len(values):.1%} of the values of the sample are {end:g}, and nearly all others from "
+                f"{low:g} to {high:g}: the automatic window leaves hardly any contrast. If {end:g} means no data, declare "
+                "it in the files (GDAL_NODATA, PixelPaddingValue, NaN) and refresh, or set backbone.window: "
+                f"[{low:g}, {high:g}]"
+            )
+    return warnings
+
+
+def _flat_warnings(
+    entries: Sequence[Entry], pixels: PixelFacts, measured: list[_Values]
+) -> list[str]:
+    """Warn of images that the window makes nearly one gray level, if they are many."""
+    low, high = automatic_window(pixels.dtype, pixels.quantiles)
+    flat = [image for image in measured if image.std.max() < _LEAST_CONTRAST * (high - low)]
+    if len(flat) <= _MOST_FLAT * len(measured):
+        return []
+    return [
+        f"{len(flat)} of the {len(measured)} images of the sample, such as {entries[flat[0].position].key}, are nearly "
+        f"of one gray level in the automatic window, from {low:g} to {high:g}. If there is more to see in them, set "
+        "backbone.window, or register images with other values as a data set of their own"
+    ]
 
 
 def _sums(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -54,7 +54,7 @@ def test_few_images_beside_folders_are_the_reason_for_no_labels() -> None:
 
 def test_the_warning_is_of_the_report_and_stays_in_the_index(tmp_path: Path) -> None:
     for name in "abc":
-        np.save(tmp_path / f"{name}.npy", np.zeros((8, 8), np.uint8))
+        np.save(tmp_path / f"{name}.npy", np.arange(64, dtype=np.uint8).reshape(8, 8))
     (tmp_path / "list.csv").write_text("path,label\na.npy,cat\nb.npy,dog\nc.npy,\n")
     index = ingest_folder(tmp_path / "list.csv")
     index.save(tmp_path / "index")

@@ -355,7 +355,8 @@ def test_data_set_has_the_smallest_type_that_holds_all_images(
     tmp_path: Path, dtypes: list[type], expected: str
 ) -> None:
     for number, dtype in enumerate(dtypes):
-        np.save(tmp_path / f"{number}.npy", np.arange(64, dtype=dtype).reshape(8, 8))
+        values = np.arange(64).reshape(8, 8) * (257 if dtype is np.uint16 else 1)
+        np.save(tmp_path / f"{number}.npy", values.astype(dtype))
     index = ingest_folder(tmp_path)
     assert index.pixels.dtype == index.facts().dtype == expected
     assert len(index) == len(dtypes)
@@ -490,6 +491,7 @@ INDEX_ABOUT: dict[str, Any] = {
     "pixels": asdict(PixelFacts()),
     "duplicates": {},
     "label_warnings": [],
+    "sample_warnings": [],
 }
 
 
@@ -498,6 +500,7 @@ INDEX_ABOUT: dict[str, Any] = {
     [
         ({"class_names": [1, 2]}, "its class_names must be strings"),
         ({"label_warnings": [1]}, "its label_warnings must be strings"),
+        ({"sample_warnings": [1]}, "its sample_warnings must be strings"),
         ({"paths": ["../../etc/passwd.png", "b"]}, "names an image outside its folder"),
         ({"paths": ["/etc/passwd.png", "b"]}, "names an image outside its folder"),
         ({"paths": ["a.png"]}, "its lists differ in length"),

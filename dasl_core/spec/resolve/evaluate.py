@@ -9,13 +9,11 @@ from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.resolve.epochs import automatic_interval
 from dasl_core.spec.resolve.facts import DatasetFacts
-from dasl_core.spec.resolve.pixels import RGB, percentile
+from dasl_core.spec.resolve.pixels import RGB, fits_window, percentile
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedEvaluate
 
 # Resize 256 and CenterCrop 224, for images of at least this size.
 IMAGENET_CROP, IMAGENET_LIKE = 0.875, 128
-# Values of another type that overlap less with the window have other units: 8 bits are 0.06 of 12 bits.
-SMALLEST_SHARE = 0.1
 
 
 def check_evaluate(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> None:
@@ -191,8 +189,7 @@ def evaluation_problem(
         return None
     low, high = backbone.window
     least, most = (percentile(evaluated.quantiles, each) for each in (0.1, 99.9))
-    common = min(most, high) - max(least, low)
-    if common >= SMALLEST_SHARE * max(high - low, most - least):
+    if fits_window((least, most), backbone.window):
         return None
     return FieldProblem(
         "evaluate.dataset",

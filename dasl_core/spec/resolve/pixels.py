@@ -23,6 +23,8 @@ RANGES: dict[PixelType, tuple[float, float]] = {
 }
 UNKNOWN_MEAN, UNKNOWN_STD = 0.5, 0.25  # typical of values that fill their window
 SMALLEST_STD = 0.001
+# Values of other images that overlap less with a window have other units: 12 bits are 0.06 of 16 bits.
+SMALLEST_SHARE = 0.1
 # JPEG above this: the default of DASL_CACHE_MAX_BYTES, but equal on every machine.
 LARGEST_RAW_BYTES = 100 << 30
 
@@ -88,6 +90,12 @@ def automatic_window(dtype: PixelType, quantiles: tuple[float, ...] | None) -> t
     if low == high:  # the content is in the few other values
         low, high = quantiles[0], quantiles[-1]
     return (low, high) if low < high else RANGES[dtype]
+
+
+def fits_window(values: tuple[float, float], window: tuple[float, float]) -> bool:
+    """Whether images whose values are in a range have contrast in the window of other images."""
+    common = min(values[1], window[1]) - max(values[0], window[0])
+    return common >= SMALLEST_SHARE * max(window[1] - window[0], values[1] - values[0])
 
 
 def percentile(quantiles: tuple[float, ...], percent: float) -> float:
