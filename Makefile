@@ -141,5 +141,6 @@ lock: $(STAMP)
 		$$(sed -nE 's/^(torch|torchvision|triton|(cuda|nvidia)-[a-z0-9-]+)==.*/--no-emit-package \1/p' requirements/worker.lock)
 	echo hatchling | $(PART) - -o requirements/build.lock
 
+# The rest of build/ may be users' results: the default of `dasl train` is build/train.
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build/core-* build/oldest build/doctrees build/site

@@ -74,8 +74,8 @@ def main() -> int:
         for earlier in checkpoints:
             if earlier.id != checkpoint.id:  # from which `dasl verify` repeats steps
                 client.checkpoints.download(earlier.id, BUILD / "checkpoints" / earlier.id)
-        for artifact in client.jobs.artifacts(ended["trained_dar"].id):
-            client.jobs.download_artifact(ended["trained_dar"].id, artifact, BUILD)
+        job = ended["trained_dar"].id
+        client.jobs.download_artifacts(job, client.jobs.artifacts(job), BUILD)
     shape = subprocess.run(
         [sys.executable, "-c", LOAD, str(folder)], check=True, capture_output=True, text=True
     ).stdout.strip()

@@ -11,6 +11,7 @@ from dasl_core.export.network import ExportError, exported_network
 from dasl_core.export.onnx_file import write_onnx
 from dasl_core.export.torch_program import write_torch_program
 from dasl_core.export.transformers_folder import write_transformers_folder
+from dasl_core.outputs import check_replaceable, sha256_of
 
 FORMATS = {
     "onnx": ONNX,
@@ -22,7 +23,9 @@ FORMATS = {
 WRITE_FOLDER = {"hf": write_hub_folder, "transformers": write_transformers_folder}
 
 
-def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> Path:
+def export_checkpoint(
+    folder: Path, format: str, output: Path | None = None, *, force: bool = False
+) -> Path:
     """Convert the checkpoint in `folder` to another format; return the path of the result.
 
     The result is written and checked in a temporary folder, and replaces an existing file or folder
@@ -31,13 +34,13 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
     Args:
         folder: folder of a downloaded checkpoint.
         format: one of `FORMATS`.
-        output: the file to write, for "hf" and "transformers" a folder. An existing file is replaced; in an existing
-            folder, only the files of the format are replaced. None: the default in `folder`.
+        output: the file to write, for "hf" and "transformers" a folder. None: the default in `folder`.
+        force: replace existing files of another content; in a folder, only those of the format.
 
     Raises:
         ExportError: `folder` is not a checkpoint, its network cannot be written in this format, or
             `output` cannot be written.
-        ValueError: `format` is unknown.
+        ValueError: `format` is unknown, or a file exists with another content.
     """
     if format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}; given {format!r}")
@@ -54,20 +57,23 @@ def export_checkpoint(folder: Path, format: str, output: Path | None = None) -> 
             result = Path(name) / target.name
             if format in WRITE_FOLDER:
                 WRITE_FOLDER[format](weights, spec, model, metrics, result)
-                _move_files(result, target, last=CONFIG)
+                _move_files(result, target, last=CONFIG, force=force)
             else:
                 network = exported_network(spec.backbone, weights)
                 write = write_onnx if format == "onnx" else write_torch_program
                 write(network, spec, result)
-                _move_files(result.parent, target.parent, last=target.name)
+                _move_files(result.parent, target.parent, last=target.name, force=force)
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise ExportError(f"{target} cannot be written: {reason}") from error
     return target
 
 
-def _move_files(source: Path, target: Path, *, last: str) -> None:
+def _move_files(source: Path, target: Path, *, last: str, force: bool) -> None:
     """Move the files of `source`, the index file `last` at the end."""
+    check_replaceable(
+        {target / file.name: sha256_of(file) for file in source.iterdir()}, force=force
+    )
     target.mkdir(exist_ok=True)
     files = sorted(source.iterdir(), key=lambda file: file.name == last)
     if len(files) > 1:  # without `last`, a half-replaced export cannot be loaded by mistake

@@ -10,6 +10,7 @@ import torch
 
 from dasl_core.embedding import ImagesWithFeatures, load_backbone, write_parts
 from dasl_core.machine import usable_cores
+from dasl_core.outputs import check_replaceable
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
 from dasl_core.standalone.run_dir import writing_to
 from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, FeatureKind
@@ -24,11 +25,13 @@ def embed(
     features: FeatureKind = "pooled",
     normalize: bool = False,
     dtype: EmbeddingType = "float32",
+    force: bool = False,
 ) -> dict[str, Any] | str:
     """Embed the images of a location with the backbone of a checkpoint's folder.
 
     Args:
         output: file to write, or a folder if the embedding needs several files.
+        force: replace existing files.
 
     Returns:
         Facts about the embedding, JSON-ready, or why it failed.
@@ -37,6 +40,7 @@ def embed(
         return f"{checkpoint} is not the folder of a downloaded checkpoint, which --data needs"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        check_replaceable({output: None}, force=force)
         backbone = load_backbone(checkpoint, device)
         index, cache = open_images(ImageLocation(data, None, "--data"))
         print_warnings(index)

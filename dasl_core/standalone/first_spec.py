@@ -1,5 +1,6 @@
 """A first spec for a folder of images, with advice in comments: `dasl init`."""
 
+import hashlib
 import math
 import shlex
 import textwrap
@@ -14,6 +15,7 @@ import torch
 from dasl_core.atomic import write_atomically
 from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
+from dasl_core.outputs import check_replaceable
 from dasl_core.spec import JobSpec, ResolvedJobSpec, dump_yaml, estimate, resolve, seconds_on_cores
 from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
@@ -35,13 +37,7 @@ def init(location: ImageLocation, name: str, output: Path, *, force: bool) -> in
         index, _ = open_images(location)
         print_warnings(index)
         text = FirstSpec(location, name, index, output).text()
-        if output.exists() and output.read_text(encoding="utf-8") == text:
-            print_line(f"{output} is unchanged.")
-            return 0
-        if output.exists() and not force:
-            raise ValueError(
-                f"--output: {output} exists, with another content. Choose another file, or --force."
-            )
+        check_replaceable({output: hashlib.sha256(text.encode()).hexdigest()}, force=force)
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text.encode())
     except USER_ERRORS as error:

@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args.output,
         args.overrides,
         resume=args.resume,
+        force=args.force,
         prepare_only=args.prepare,
     )
 
@@ -109,6 +110,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="Continue from the newest checkpoint in the output folder.",
     )
     parser.add_argument(
+        "--force",
+        action="store_true",
+        help="Write to an output folder that has files of something else, and replace those of the same names.",
+    )
+    parser.add_argument(
         "--prepare",
         action="store_true",
         help="Only decode the images into the cache that the spec needs. In one process.",
@@ -123,6 +129,7 @@ def train(
     overrides: list[str],
     *,
     resume: bool = False,
+    force: bool = False,
     prepare_only: bool = False,
 ) -> int:
     """Train a spec file; return the exit code.
@@ -131,6 +138,7 @@ def train(
     options: image locations; by default the spec's `dataset` and, if set, `evaluate.dataset` are paths.
             output: folder for checkpoints, metrics and plots.
             resume: continue from the newest checkpoint in `output`; from the first step if there is none.
+            force: use an output folder that has files of something else.
             prepare_only: only decode the images into the cache, without writing to `output`.
     """
     try:
@@ -140,7 +148,7 @@ def train(
     try:
         if prepare_only:
             return _prepare(spec, locations)
-        return _train(spec, locations, output, resume, join_ranks(spec))
+        return _train(spec, locations, output, resume, force, join_ranks(spec))
     except CheckpointFailed as error:
         return fail(
             f"{error}. See that {output} can be written and has space, then continue with --resume."
@@ -152,7 +160,12 @@ def train(
 
 
 def _train(
-    spec: JobSpec, locations: Locations, output: Path, resume: bool, device: torch.device
+    spec: JobSpec,
+    locations: Locations,
+    output: Path,
+    resume: bool,
+    force: bool,
+    device: torch.device,
 ) -> int:
     for location in locations.all():
         location.check_outside(output)
@@ -162,7 +175,7 @@ def _train(
         def take_output() -> Path | None:
             nonlocal run_dir
             with writing_to(output):
-                run_dir = stack.enter_context(RunDirectory(output))
+                run_dir = stack.enter_context(RunDirectory(output, force=force))
             return _start(run_dir, resume)
 
         start = on_rank_0(take_output)

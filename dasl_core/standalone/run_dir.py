@@ -21,11 +21,13 @@ from typing import Any, Self
 from dasl_core import manifest
 from dasl_core.atomic import sync, write_atomically
 from dasl_core.manifest import MANIFEST, find_damage
+from dasl_core.outputs import check_folder
 
 CHECKPOINTS, METRICS, SPEC = "checkpoints", "metrics.jsonl", "spec.json"
 ATTEMPT = "attempt.json"
 EPOCHS = "metrics.json"  # written by `dasl_core.export`
-_LOCK, _SCRATCH = ".lock", ".scratch"
+_SCRATCH = ".dasl-scratch"
+_MARK = ".dasl-run"  # also the lock
 # Error numbers of file systems without locks, on which two runs can share a folder.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}
 _NUMBERED = "step-" + 9 * "[0-9]"
@@ -39,19 +41,26 @@ class RunDirectory:
         damaged: why `start` skipped newer checkpoints.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, force: bool = False) -> None:
         """Create and lock the folder, and remove partial files of a killed run.
 
+        Args:
+            force: also use a folder that has files and is not of a run.
+
         Raises:
-            ValueError: another process is writing to it.
+            ValueError: another process is writing to it, or it has files of something else.
             OSError: it cannot be written to.
         """
+        # Hidden files are lost when checkpoints are copied, and a link leads to another disk.
+        checkpoints = path / CHECKPOINTS
+        is_run = checkpoints.is_symlink() or any(checkpoints.glob(_NUMBERED))
+        check_folder(path, _MARK, force=force or is_run)
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
         for created in missing:
             sync(created.parent)
         self.path = path
-        self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(path / _MARK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -64,8 +73,9 @@ class RunDirectory:
         self.scratch = path / _SCRATCH
         for folder in (self.scratch, *(path / CHECKPOINTS).glob(f".{_NUMBERED}.partial")):
             shutil.rmtree(folder, ignore_errors=True)
-        for partial in path.glob(".*.partial"):
-            partial.unlink()
+        for name in (SPEC, ATTEMPT, METRICS):
+            for partial in path.glob(f".{name}.*.partial"):
+                partial.unlink()
         for aside in (path / CHECKPOINTS).glob(f".{_NUMBERED}.replaced"):
             _put_back(aside)
         self.scratch.mkdir()

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from dasl_core.outputs import OutputExists
 from service.cli import (
     accounts,
     audit,
@@ -47,7 +48,7 @@ class Commands(TyperGroup):
                 stream.reconfigure(errors="replace")
         try:
             return super().invoke(ctx)
-        except DaslError as error:
+        except (DaslError, OutputExists) as error:
             console.note(f"Error: {error}")
             raise typer.Exit(1) from error
         except typer.BadParameter as error:

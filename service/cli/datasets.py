@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dasl_core.outputs import check_replaceable
 from service.cli import console, preparations, preview
 from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images
 from service.cli.formats import size
 from service.cli.inputs import (
+    Force,
     Yes,
     confirm_deletion,
     connect,
@@ -207,12 +210,15 @@ def versions(
 
 @app.command("contact-sheet")
 def contact_sheet(
-    dataset: DatasetId, output: Annotated[Path, output_file("FILE", "JPEG to write.")]
+    dataset: DatasetId,
+    output: Annotated[Path, output_file("FILE", "JPEG to write.")],
+    force: Force = False,
 ) -> None:
     """Download thumbnails of up to 64 images of a data set, of each class as many."""
     with connect() as client:
         content = client.datasets.contact_sheet(client.datasets.get(dataset).id)
     try:
+        check_replaceable({output: hashlib.sha256(content).hexdigest()}, force=force)
         output.write_bytes(content)
     except OSError as error:
         raise console.fail(f"{output} cannot be written: {error.strerror}") from error

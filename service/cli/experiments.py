@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dasl_core.outputs import check_replaceable
 from service.cli import console
 from service.cli.estimates import span, together
 from service.cli.formats import number, size
 from service.cli.inputs import (
+    Force,
     Overrides,
     SpecFile,
     Yes,
@@ -225,6 +227,7 @@ def plot(
     output: Annotated[
         Path | None, output_file("FILE", "PNG, SVG or PDF to write. Default: ID.png.")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Draw a metric by step, as mean and range over the seeds, and the paired differences. Needs the core extra."""
     if output is not None and output.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -237,6 +240,7 @@ def plot(
         curves = client.experiments.curves(experiment, name)
         record = client.experiments.get(experiment)
     file = output or Path(f"{experiment}.png")
+    check_replaceable({file: None}, force=force)
     draw(record, curves, table, file)
     console.print_result({"file": str(file), "metric": name}, f"Wrote {file}.")
 

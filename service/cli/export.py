@@ -8,7 +8,7 @@ import typer
 from dasl_core.vocabulary import ExportFormat
 from service.cli import console
 from service.cli.files import checkpoint_id
-from service.cli.inputs import connect
+from service.cli.inputs import Force, connect
 from service.cli.models import finished
 from service.cli.progress import progress_bars
 
@@ -43,23 +43,24 @@ def export(
             help="File or folder to write. Default: in the checkpoint's folder, or a folder named after the id.",
         ),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Convert a checkpoint to another format: a downloaded one here, without a service, or one of a service there."""
     if "/" not in checkpoint and not Path(checkpoint).exists():
-        _export_there(checkpoint, format, output)
+        _export_there(checkpoint, format, output, force)
         return
     if not Path(checkpoint).is_dir():
         raise typer.BadParameter(f"{checkpoint} is not the folder of a downloaded checkpoint")
     with console.core_extra("export"):
         from dasl_core.export.formats import export_checkpoint
     try:
-        path = export_checkpoint(Path(checkpoint), format, output)
+        path = export_checkpoint(Path(checkpoint), format, output, force=force)
     except ValueError as error:
         raise console.fail(str(error)) from error
     console.print_result({"format": format, "path": str(path)}, f"Wrote {path}.")
 
 
-def _export_there(checkpoint: str, format: ExportFormat, output: Path | None) -> None:
+def _export_there(checkpoint: str, format: ExportFormat, output: Path | None, force: bool) -> None:
     """Let the service export a checkpoint, and download the files."""
     with connect() as client:
         checkpoint = checkpoint_id(client, checkpoint, best=False)
@@ -67,6 +68,6 @@ def _export_there(checkpoint: str, format: ExportFormat, output: Path | None) ->
         run = finished(client, run, f"Exporting {checkpoint}")
         folder = output or Path(run.id)
         with progress_bars() as on_bytes:
-            client.model_runs.download(run, folder, on_bytes=on_bytes)
+            client.model_runs.download(run, folder, on_bytes=on_bytes, force=force)
     path = folder / run.files[0].name if len(run.files) == 1 else folder
     console.print_result({"format": format, "path": str(path)}, f"Wrote {path}.")

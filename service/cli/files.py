@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dasl_core.headlines import is_ranked, rank_of_checkpoint
+from dasl_core.outputs import own_folder
 from service.cli import console
 from service.cli.formats import number, plain, size
 from service.cli.inputs import (
     Best,
     DownloadFolder,
+    Force,
     JobId,
     connect,
     id_argument,
@@ -54,6 +56,7 @@ def download(
     ],
     output: DownloadFolder = None,
     best: Best = False,
+    force: Force = False,
 ) -> None:
     """Download a checkpoint. Repeat the command to resume an interrupted download."""
     with connect() as client:
@@ -61,7 +64,9 @@ def download(
         directory = output or Path(checkpoint)
         record = client.checkpoints.get(checkpoint)
         with progress_bars() as on_bytes:
-            paths = client.checkpoints.download(checkpoint, directory, on_bytes=on_bytes)
+            paths = client.checkpoints.download(
+                checkpoint, directory, on_bytes=on_bytes, force=force
+            )
     if console.as_json():
         files = [str(path) for path in paths]
         console.print_json({"checkpoint": checkpoint, "directory": str(directory), "files": files})
@@ -93,7 +98,9 @@ def _marks(checkpoint: CheckpointView) -> str:
 
 @app.command()
 def artifacts(
-    job: JobId, output: Annotated[Path | None, output_folder("Download all files to DIR.")] = None
+    job: JobId,
+    output: Annotated[Path | None, output_folder("Download all files to DIR.")] = None,
+    force: Force = False,
 ) -> None:
     """List a job's plots and other files. Downloads them with -o."""
     with connect() as client:
@@ -101,9 +108,11 @@ def artifacts(
         job, removed_at = record.id, record.artifacts_removed_at
         records = client.jobs.artifacts(job)
         if output is not None:
-            with progress_bars() as on_bytes:
-                for artifact in records:
-                    client.jobs.download_artifact(job, artifact, output, on_bytes=on_bytes)
+            with (
+                own_folder(output, ".dasl-artifacts", force=force) as force,
+                progress_bars() as on_bytes,
+            ):
+                client.jobs.download_artifacts(job, records, output, on_bytes=on_bytes, force=force)
     if console.as_json():
         directory = None if output is None else str(output)
         console.print_json([{**plain(artifact), "directory": directory} for artifact in records])

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from service.cli import console
-from service.cli.inputs import Split, dataset_name, output_file
+from service.cli.inputs import Force, Split, dataset_name, output_file
 
 app = typer.Typer()
 
@@ -25,9 +25,7 @@ def init(
         str | None, typer.Option(help="Name of the data set. Default: that of the folder.")
     ] = None,
     split: Split = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace a file that has another content.")
-    ] = False,
+    force: Force = False,
 ) -> None:
     """Look at images and write a spec for them, with advice in comments. Needs no server."""
     name = dataset_name(name, images)

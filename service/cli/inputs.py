@@ -106,6 +106,10 @@ def output_folder(help: str) -> Any:
     return typer.Option("--output", "-o", metavar="DIR", file_okay=False, help=help)
 
 
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace files of another content, or write among other files."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 JobId = Annotated[
     str,

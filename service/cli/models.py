@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dasl_core.outputs import check_replaceable
 from dasl_core.vocabulary import EmbeddingFormat, EmbeddingType, FeatureKind
 from service.cli import console
 from service.cli.files import checkpoint_id
 from service.cli.formats import duration, number, plain, size
-from service.cli.inputs import Best, connect, images_option, set_option, with_overrides
+from service.cli.inputs import Best, Force, connect, images_option, set_option, with_overrides
 from service.cli.progress import progress_bars, progress_notes
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def embed(
     dtype: Annotated[EmbeddingType, typer.Option(help="Type of the vectors.")] = "float32",
     best: Best = False,
     wait: Annotated[bool, typer.Option(help="Wait for the embedding.")] = True,
+    force: Force = False,
 ) -> None:
     """Compute the features of all images of a data set with a finished backbone, to a file."""
     if (dataset is None) == (data is None):
@@ -127,7 +129,14 @@ def embed(
             from dasl_core.standalone.embed import embed as run_here
         folder = Path(checkpoint)
         result = run_here(
-            folder, data, output, format, features=features, normalize=normalize, dtype=dtype
+            folder,
+            data,
+            output,
+            format,
+            features=features,
+            normalize=normalize,
+            dtype=dtype,
+            force=force,
         )
         if isinstance(result, str):
             raise console.fail(result)
@@ -142,7 +151,7 @@ def embed(
         if wait:
             run = finished(client, run, f"Embedding the images of {dataset}")
         if output is not None and run.state == "succeeded":
-            _download(client, run, output)
+            _download(client, run, output, force)
     if console.as_json():
         console.print_json({**plain(run), "output": output and str(output)})
     elif run.result is None:
@@ -177,13 +186,14 @@ def _print_embedding(result: dict[str, Any], output: Path | None) -> None:
     )
 
 
-def _download(client: Client, run: ModelRun, output: Path) -> None:
+def _download(client: Client, run: ModelRun, output: Path, force: bool) -> None:
     """Write the file of an embedding, or its files into a folder."""
     output.parent.mkdir(parents=True, exist_ok=True)
     if len(run.files) != 1:
         with progress_bars() as on_bytes:
-            client.model_runs.download(run, output, on_bytes=on_bytes)
+            client.model_runs.download(run, output, on_bytes=on_bytes, force=force)
         return
+    check_replaceable({output: run.files[0].sha256}, force=force)
     with (
         tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder,
         progress_bars() as on_bytes,

@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from dasl_core.outputs import PREVIEW_MARK, own_folder
 from service.cli import console
 from service.cli.dataset_views import DatasetId
 from service.cli.formats import plain, size
 from service.cli.inputs import (
     DownloadFolder,
+    Force,
     LocalImages,
     LocalImagesToEvaluateOn,
     Overrides,
@@ -39,13 +41,14 @@ def preview(
     split: Split = None,
     evaluate_data: LocalImagesToEvaluateOn = None,
     images: _Images = 8,
+    force: Force = False,
 ) -> None:
     """Draw the views that training by a spec would draw, without a service: a contact sheet and single images."""
     with console.core_extra("preview"):
         from dasl_core.standalone.inputs import DataOptions
         from dasl_core.standalone.preview import preview as run
     options = DataOptions(data, split, evaluate_data)
-    raise typer.Exit(run(spec, options, output, overrides, images))
+    raise typer.Exit(run(spec, options, output, overrides, images, force=force))
 
 
 @dataset_commands.command("preview")
@@ -60,6 +63,7 @@ def preview_dataset(
         int | None, typer.Option(min=1, help="Version of the data set. Default: the newest.")
     ] = None,
     images: _Images = 8,
+    force: Force = False,
 ) -> None:
     """Draw the views of a data set that training by a spec would draw. Waits, and downloads them."""
     settings = read_spec(spec, [*overrides, f"dataset={json.dumps(dataset)}"])
@@ -72,7 +76,8 @@ def preview_dataset(
             console.note(f"Drawing views of {record.name}{of_version} ({preview.id}) ...")
         preview = client.previews.wait(preview.id)
         folder = output or Path(preview.id)
-        files = client.previews.download(preview, folder)
+        with own_folder(folder, PREVIEW_MARK, force=force) as force:
+            files = client.previews.download(preview, folder, force=force)
     text = f"{folder / 'sheet.png'}: {len(files) - 1} more files beside it"
     console.print_result({**plain(preview), "directory": str(folder)}, text)
 

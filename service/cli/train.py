@@ -7,6 +7,7 @@ import typer
 
 from service.cli import console
 from service.cli.inputs import (
+    Force,
     LocalImages,
     LocalImagesToEvaluateOn,
     Overrides,
@@ -32,6 +33,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint in the output.")
     ] = False,
+    force: Force = False,
     prepare: Annotated[
         bool,
         typer.Option(
@@ -46,4 +48,5 @@ def train(
         from dasl_core.standalone.inputs import DataOptions
         from dasl_core.standalone.main import train as run
     options = DataOptions(data, split, evaluate_data, evaluate_split)
-    raise typer.Exit(run(spec, options, output, overrides, resume=resume, prepare_only=prepare))
+    flags = {"resume": resume, "force": force, "prepare_only": prepare}
+    raise typer.Exit(run(spec, options, output, overrides, **flags))

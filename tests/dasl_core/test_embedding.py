@@ -337,6 +337,7 @@ def test_folder_is_embedded_without_a_service(
     [batch] = read_parts([output])
     expected = training_features(settings, network, index).numpy()
     np.testing.assert_array_equal(batch.features, expected)
+    output = tmp_path / "another.parquet"
     problem = embed(tmp_path / "checkpoint", str(root), output, "parquet", features="patch")
     assert (
         problem == "features: test_resnet has no tokens of patches (given patch; expected pooled)"

@@ -345,7 +345,7 @@ def test_half_replaced_files_cannot_be_loaded(
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        _move_files(tmp_path / "new", tmp_path / "old", last="backbone.onnx")
+        _move_files(tmp_path / "new", tmp_path / "old", last="backbone.onnx", force=True)
     assert [file.name for file in (tmp_path / "old").iterdir()] == ["backbone.onnx.data"]
 
 

@@ -175,9 +175,10 @@ def test_file_with_another_content_is_kept_unless_forced(tmp_path: Path) -> None
     folder, output = save(tmp_path / "icons", 20, (32, 32)), tmp_path / "spec.yaml"
     init(folder, output)
     first = output.read_text()
-    assert "is unchanged" in init(folder, output)
+    init(folder, output)
+    assert output.read_text() == first
     output.write_text("dataset: mine\n")
-    assert "exists, with another content" in init(folder, output, code=1)
+    assert f"{output} exists. Choose another" in init(folder, output, code=1)
     assert output.read_text() == "dataset: mine\n"
     init(folder, output, "--force")
     assert output.read_text() == first

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import pickle
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,6 +278,17 @@ def test_inshop_has_folders_of_queries_and_gallery_in_each_class(tmp_path: Path)
         "id_02/query/MEN-Denim-id_02-01_2_side.jpg",
         "id_02/gallery/MEN-Denim-id_02-01_3_back.jpg",
     }
+
+
+def test_prepare_leaves_a_file_of_the_user(tmp_path: Path) -> None:
+    cub200(tmp_path / "source")
+    prepare("cub200", tmp_path / "source", tmp_path / "out")
+    taken = next(path for path in (tmp_path / "out").rglob("*.jpg"))
+    taken.unlink()  # a hard link
+    taken.write_bytes(b"mine")
+    with pytest.raises(ValueError, match=re.escape(f"{taken} exists and is not the image")):
+        prepare("cub200", tmp_path / "source", tmp_path / "out")
+    assert taken.read_bytes() == b"mine"
 
 
 def test_prepare_copies_where_links_are_impossible(

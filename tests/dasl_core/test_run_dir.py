@@ -74,7 +74,23 @@ def test_run_dir_is_locked(tmp_path: Path) -> None:
         RunDirectory(tmp_path / "out")
     with RunDirectory(tmp_path / "out") as folder:
         assert folder.start(resume=False) is None
-    assert [file.name for file in (tmp_path / "out").iterdir()] == [".lock"]
+    assert [file.name for file in (tmp_path / "out").iterdir()] == [".dasl-run"]
+
+
+def test_run_dir_keeps_hidden_files_of_others(tmp_path: Path) -> None:
+    mine = [tmp_path / name for name in (".scratch/notes", ".a.partial", "checkpoints/.b.partial")]
+    for file in mine:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    with pytest.raises(ValueError, match="such as checkpoints"):
+        RunDirectory(tmp_path)
+    killed = tmp_path / ".spec.json.123.partial"
+    killed.touch()
+    for _ in range(2):
+        with RunDirectory(tmp_path, force=True) as folder:
+            assert [*folder.scratch.iterdir()] == []
+            (folder.scratch / "a").touch()
+    assert [file for file in (*mine, killed) if file.exists()] == mine
 
 
 @pytest.mark.parametrize(("number", "fails"), [(errno.ENOLCK, False), (errno.EIO, True)])

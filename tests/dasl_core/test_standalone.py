@@ -136,7 +136,7 @@ def test_preparation_without_room_fails(
 def test_full_disks_are_named_with_the_remedy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     remedy = "cannot be written: No space left on device. Choose a folder that can be written and has space."
@@ -164,7 +164,7 @@ def test_command_line_trains_on_folder(folder: Path) -> None:
     output = folder / "out"
     [event_file] = output.glob("events.out.tfevents.*")
     assert {file.name for file in output.iterdir()} == {
-        *("checkpoints", "metrics.jsonl", "report.html", "spec.json", ".lock"),
+        *("checkpoints", "metrics.jsonl", "report.html", "spec.json", ".dasl-run"),
         *("curves.png", "distances.png", "map.png", "neighbours.png", "norms.png"),
         *("histograms.json", "map.json", "neighbours.json", "neighbours.webp"),
         *("thumbnails.json", "thumbnails.webp"),

@@ -255,10 +255,8 @@ def test_plots_are_artifacts_of_the_job(client: Client, main_job: Job, tmp_path:
         "thumbnails.json": "application/json",
         "report.html": "text/html",
     }
-    for artifact in plots:
-        if artifact.content_type != "image/png":
-            continue
-        file = client.jobs.download_artifact(main_job.id, artifact, tmp_path)
+    pictures = [artifact for artifact in plots if artifact.content_type == "image/png"]
+    for file in client.jobs.download_artifacts(main_job.id, pictures, tmp_path):
         with Image.open(file) as picture:
             picture.load()
             assert picture.format == "PNG"
@@ -272,7 +270,7 @@ def test_tensorboard_reads_the_event_file_of_the_job(
     [event] = [e for e in client.jobs.events(main_job.id) if e.type == "tracking"]
     address = (event.data or {})["address"]
     [artifact] = [a for a in client.jobs.artifacts(main_job.id) if a.name == address]
-    client.jobs.download_artifact(main_job.id, artifact, tmp_path)
+    client.jobs.download_artifacts(main_job.id, [artifact], tmp_path)
     losses = scalars(tmp_path).Scalars("train/loss")
     stored = client.jobs.metrics(main_job.id, name="loss")
     assert [each.step for each in losses] == stored.step == list(range(1, EPOCHS * STEPS + 1))

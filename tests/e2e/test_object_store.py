@@ -43,8 +43,7 @@ def test_job_on_s3_trains_resumes_and_is_downloaded(
                 assert hashlib.sha256(content).hexdigest() == file.sha256
         artifacts = client.jobs.artifacts(job.id)
         assert artifacts
-        for artifact in artifacts:
-            client.jobs.download_artifact(job.id, artifact, tmp_path / "artifacts")
+        client.jobs.download_artifacts(job.id, artifacts, tmp_path / "artifacts")
 
         first = min(checkpoints, key=lambda checkpoint: checkpoint.step)
         branch = client.jobs.clone(job.id, checkpoint=first.id, changes={"name": "branch"})

@@ -169,7 +169,8 @@ def test_api_serves_files_and_logs_from_s3(service: Callable[..., Service], tmp_
     [empty, weights] = sorted(client.checkpoints.download(checkpoint, tmp_path / "back"))
     assert (weights.read_bytes(), empty.read_bytes()) == (CONTENT, b"")
     [artifact] = client.jobs.artifacts(job)
-    assert client.jobs.download_artifact(job, artifact, tmp_path).read_bytes() == b"a plot"
+    [plot] = client.jobs.download_artifacts(job, [artifact], tmp_path)
+    assert plot.read_bytes() == b"a plot"
     assert client.jobs.logs(job) == "a line\n"
     with httpx.Client(base_url=running.url, headers=bearer(running)) as http:
         part = http.get(
@@ -251,7 +252,8 @@ def test_presigned_downloads_come_from_the_store_itself(
     assert (folder / "weights").read_bytes() == CONTENT
     assert min(count for count in received if count) > 6_000_000
     [artifact] = client.jobs.artifacts(job)
-    assert client.jobs.download_artifact(job, artifact, tmp_path).read_bytes() == b"a plot"
+    [picture] = client.jobs.download_artifacts(job, [artifact], tmp_path)
+    assert picture.read_bytes() == b"a plot"
 
 
 def test_damaged_object_fails_the_verification_of_a_presigned_download(

@@ -112,7 +112,7 @@ def _component(name: str) -> str:
 
 def _write(image: PublishedImage, file: Path) -> None:
     if isinstance(image.content, PackedFile):
-        if not (file.exists() and file.stat().st_size == image.content.size):
+        if not _is_there(file, image.content.size):
             partial = _partial(file)
             partial.write_bytes(image.content.read())
             partial.replace(file)
@@ -126,7 +126,7 @@ def _write(image: PublishedImage, file: Path) -> None:
     original = Path(os.path.realpath(image.content))
     if not original.is_file():
         raise ValueError(f"{image.content} is missing; the lists of the data set name it")
-    if file.exists() and file.stat().st_size == original.stat().st_size:
+    if _is_there(file, original.stat().st_size):
         return
     partial = _partial(file)
     try:
@@ -134,6 +134,17 @@ def _write(image: PublishedImage, file: Path) -> None:
     except OSError:  # another disk, or a file system without links
         shutil.copy2(original, partial)
     partial.replace(file)
+
+
+def _is_there(file: Path, size: int) -> bool:
+    """Whether the image was written before; a ValueError if its place has a file of another size."""
+    if not file.exists():
+        return False
+    if file.stat().st_size != size:
+        raise ValueError(
+            f"{file} exists and is not the image of the data set. Choose another TARGET, or remove it."
+        )
+    return True
 
 
 def _partial(file: Path) -> Path:

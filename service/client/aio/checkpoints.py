@@ -152,6 +152,7 @@ class AsyncCheckpoints(AsyncResource):
         directory: str | os.PathLike[str],
         *,
         on_bytes: OnBytes | None = None,
+        force: bool = False,
     ) -> list[Path]:
         """Download all files into `directory` and return their paths.
 
@@ -159,8 +160,8 @@ class AsyncCheckpoints(AsyncResource):
         SHA-256 before it gets its final name.
 
         Raises:
-            DownloadFailed: the checkpoint was deleted, the folder has weights that it lacks, or a file is incomplete
-                or differs from the manifest.
+            DownloadFailed: the checkpoint was deleted, the folder has weights that it lacks, a file is incomplete
+                or differs from the manifest, or one exists with another content and `force` is False.
         """
         checkpoint = await self.get(checkpoint_id)
         if checkpoint.state == "deleted":  # its manifest is empty
@@ -173,6 +174,5 @@ class AsyncCheckpoints(AsyncResource):
                 f"{target} has {other[0]}, which checkpoint {checkpoint_id} lacks: it may belong to another checkpoint. "
                 "Choose another folder, or remove the file."
             )
-        return await fetch_all(
-            self._transport, "checkpoints", checkpoint_id, files, target, on_bytes
-        )
+        path = ("checkpoints", checkpoint_id, "files")
+        return await fetch_all(self._transport, path, files, target, on_bytes, force)

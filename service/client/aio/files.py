@@ -1,17 +1,17 @@
 """Downloads: resumable, verified, and written atomically."""
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dasl_core.outputs import OutputExists, check_replaceable, sha256_of
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.client.aio.threads import in_thread, sleep
 from service.client.aio.transport import BUSY, AsyncTransport, path_to
 from service.client.errors import ApiError, ConnectionFailed, DownloadFailed
-from service.wire.checkpoints import FileEntry
+from service.wire.checkpoints import ArtifactView, FileEntry
 from service.wire.previews import PreviewFile
 
 OnBytes = Callable[[str, int, int | None], None]
@@ -33,23 +33,27 @@ def safe_name(name: str) -> str:
 
 async def fetch_all(
     transport: AsyncTransport,
-    kind: str,
-    owner: str,
-    files: Sequence[FileEntry | PreviewFile],
+    path: Sequence[str],
+    files: Sequence[FileEntry | PreviewFile | ArtifactView],
     directory: Path,
     on_bytes: OnBytes | None,
+    force: bool,
 ) -> list[Path]:
-    """Download the files in the manifest of an owner; see `fetch`.
+    """Download files below a path of the API, such as ("checkpoints", ID, "files"); see `fetch`.
 
-    Args:
-        kind: kind of the owner in paths, such as "checkpoints".
+    Raises:
+        DownloadFailed: also if one exists with another content, and `force` is False; none is written then.
     """
-    for file in files:  # refuse a bad manifest before writing anything
-        safe_name(file.name)
+    # Refuse a bad manifest, or a file in the way, before writing anything.
+    targets = {directory / safe_name(file.name): file.sha256 for file in files}
+    try:
+        await in_thread(lambda: check_replaceable(targets, force=force))
+    except OutputExists as error:
+        raise DownloadFailed(str(error)) from None
     return [
         await fetch(
             transport,
-            path_to(kind, owner, "files", file.name),
+            path_to(*path, file.name),
             directory,
             file.name,
             size=file.size,
@@ -82,7 +86,7 @@ async def fetch(
     """
     target = directory / safe_name(name)
     directory.mkdir(parents=True, exist_ok=True)
-    if sha256 is not None and target.is_file() and await in_thread(_digest, target) == sha256:
+    if sha256 is not None and await in_thread(sha256_of, target) == sha256:
         if on_bytes is not None:
             on_bytes(name, target.stat().st_size, size)
         return target
@@ -175,9 +179,4 @@ class _Download:
 def _matches(path: Path, size: int | None, sha256: str | None) -> bool:
     if size is not None and path.stat().st_size != size:
         return False
-    return sha256 is None or _digest(path) == sha256
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256 is None or sha256_of(path) == sha256

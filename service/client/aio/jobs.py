@@ -8,7 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from service.client.aio.files import OnBytes, fetch
+from service.client.aio.files import OnBytes, fetch_all
 from service.client.aio.models import AsyncJob
 from service.client.aio.sse import follow
 from service.client.aio.transport import AsyncResource, Params, Record, path_to
@@ -273,24 +273,22 @@ class AsyncJobs(AsyncResource):
         attempts = await self._all(Attempt, job_id, "attempts")
         return sorted(attempts, key=lambda attempt: attempt.number)
 
-    async def download_artifact(
+    async def download_artifacts(
         self,
         job_id: str,
-        artifact: ArtifactView,
+        artifacts: Sequence[ArtifactView],
         directory: str | os.PathLike[str],
         *,
         on_bytes: OnBytes | None = None,
-    ) -> Path:
-        """Download one of `artifacts(job_id)` into `directory`, verify it, and return its path."""
-        return await fetch(
-            self._transport,
-            path_to("jobs", job_id, "artifacts", artifact.name),
-            Path(directory),
-            artifact.name,
-            size=artifact.size,
-            sha256=artifact.sha256,
-            on_bytes=on_bytes,
-        )
+        force: bool = False,
+    ) -> Sequence[Path]:
+        """Download some of `artifacts(job_id)` into `directory`, verify them, and return their paths.
+
+        Raises:
+            DownloadFailed: a file exists with another content, and `force` is False.
+        """
+        path = ("jobs", job_id, "artifacts")
+        return await fetch_all(self._transport, path, artifacts, Path(directory), on_bytes, force)
 
     def _follow(
         self, job_id: str, path: str, params: Params, last_id: str = ""

@@ -60,14 +60,16 @@ class AsyncTasksWithFiles(AsyncTasks[TaskWithFiles]):
         directory: str | os.PathLike[str],
         *,
         on_bytes: OnBytes | None = None,
+        force: bool = False,
     ) -> list[Path]:
         """Download all files into `directory`, verified, and return their paths.
 
         Raises:
-            DownloadFailed: a file is incomplete or differs from the manifest.
+            DownloadFailed: a file is incomplete or differs from the manifest, or one exists with another content and
+                `force` is False.
         """
-        target = Path(directory)
-        return await fetch_all(self._transport, self._path, task.id, task.files, target, on_bytes)
+        path, target = (self._path, task.id, "files"), Path(directory)
+        return await fetch_all(self._transport, path, task.files, target, on_bytes, force)
 
 
 class AsyncPreviews(AsyncTasksWithFiles[Preview]):

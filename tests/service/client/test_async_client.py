@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dasl_core import outputs
 from service.client import ApiError, AsyncClient, ConnectionFailed, JobFailed, WaitTimeout
 from service.client.aio import files
 from tests.support.answers import answer_of
@@ -178,13 +179,13 @@ def test_upload_and_download_do_not_block_the_event_loop(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed_in: set[threading.Thread] = set()
-    digest = files._digest
+    digest = outputs.sha256_of
 
-    def record(path: Path) -> str:
+    def record(path: Path) -> str | None:
         hashed_in.add(threading.current_thread())
         return digest(path)
 
-    monkeypatch.setattr(files, "_digest", record)
+    monkeypatch.setattr(files, "sha256_of", record)
     folder = tmp_path / "birds"
     folder.mkdir()
     (folder / "wren.png").write_bytes(b"not read before the ingest" * 1000)

@@ -191,7 +191,7 @@ def test_unverified_content_is_not_renamed(tmp_path: Path, content: bytes) -> No
         scripted(_server(lambda request: answer_range(content, request))) as server,
         pytest.raises(DownloadFailed, match=NAME),
     ):
-        Client(server.url).checkpoints.download("ckpt_1", tmp_path)
+        Client(server.url).checkpoints.download("ckpt_1", tmp_path, force=True)
     assert old.read_bytes() == b"a good file of another day"
 
 
@@ -226,14 +226,17 @@ def test_unsafe_file_name_is_refused(tmp_path: Path, evil: str) -> None:
     assert not folder.exists()
 
 
-def test_existing_link_is_replaced_not_followed(tmp_path: Path) -> None:
+def test_existing_link_is_only_replaced_by_force_and_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(b"mine")
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / NAME).symlink_to(outside)
     with scripted(_server(lambda request: answer_range(CONTENT, request))) as server:
-        Client(server.url).checkpoints.download("ckpt_1", folder)
+        with pytest.raises(DownloadFailed, match="exists"):
+            Client(server.url).checkpoints.download("ckpt_1", folder)
+        assert (folder / NAME).is_symlink()
+        Client(server.url).checkpoints.download("ckpt_1", folder, force=True)
     assert outside.read_bytes() == b"mine"
     assert (folder / NAME).read_bytes() == CONTENT
 
