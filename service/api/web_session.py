@@ -64,12 +64,16 @@ def check_origin(request: Request) -> None:
 
 
 def set_cookie(request: Request, response: Response, cookie: str, seconds: float) -> None:
-    """Set the session cookie, for some seconds."""
+    """Set the session cookie, for some seconds.
+
+    Without a path, a browser takes that of `/v1`, below which everything lies that needs a session, as it sees it: a proxy
+    may serve DASL below a path, and several of them on one host.
+    """
     response.set_cookie(
         COOKIE,
         cookie,
         max_age=int(seconds),
-        path="/",
+        path=None,
         secure=_is_secure(request),
         httponly=True,
         samesite="strict",
@@ -78,9 +82,7 @@ def set_cookie(request: Request, response: Response, cookie: str, seconds: float
 
 def clear_cookie(request: Request, response: Response) -> None:
     """Remove the session cookie from the browser."""
-    response.delete_cookie(
-        COOKIE, path="/", secure=_is_secure(request), httponly=True, samesite="strict"
-    )
+    set_cookie(request, response, "", 0)
 
 
 def _is_secure(request: Request) -> bool:

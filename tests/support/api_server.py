@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import credentials, lifecycle
 from service.client import WorkerClient
@@ -45,6 +46,22 @@ REPORT = {
 }
 
 
+BELOW = "/dasl"
+"""A path below which the API answers, too."""
+
+
+def below_path(app: ASGIApp) -> ASGIApp:
+    """Remove `BELOW` from paths, as nginx does with `location /dasl/ { proxy_pass http://HOST:PORT/; }`."""
+
+    async def stripped(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(f"{BELOW}/"):
+            names = {name: scope[name][len(BELOW) :] for name in ("path", "raw_path")}
+            scope = {**scope, **names}
+        await app(scope, receive, send)
+
+    return stripped
+
+
 class Service:
     """A running API over SQLite, with an administrator's `token`."""
 
@@ -55,7 +72,9 @@ class Service:
         self.app = create_app(self.settings, self.database)
         with self.database.write() as session:
             _, self.token = tokens.create(session, tenant="t", name="test", scopes=["admin"])
-        config = uvicorn.Config(self.app, host="127.0.0.1", port=port, log_level="warning")
+        config = uvicorn.Config(
+            below_path(self.app), host="127.0.0.1", port=port, log_level="warning"
+        )
         self._server = uvicorn.Server(config)
         self._thread = Thread(target=self._server.run)
         self._thread.start()

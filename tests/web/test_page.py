@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from tests.support.api_server import BELOW
 from tests.support.busy_service import BusyService
 from tests.support.training_reports import FINAL_STEP
-from tests.web.conftest import Watched, downloaded, log_in
+from tests.web.conftest import Watched, downloaded, log_in, watched
 from workers.rank import job_page
 
 
@@ -38,6 +39,28 @@ def test_log_in_and_out(stranger: Watched, busy: BusyService) -> None:
     page.get_by_role("button", name="Session").click()
     page.get_by_role("button", name="Log out").click()
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_page_works_below_a_path(chromium: Browser, busy: BusyService) -> None:
+    """Each request that leaves the path is a problem of `Watched`."""
+    with watched(chromium.new_context(), f"{busy.service.url}{BELOW}") as watch:
+        log_in(watch.page, f"{watch.origin}/", busy.service.token)
+        page = watch.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        page.get_by_role("row").nth(1).get_by_role("button", name="Files").click()
+        link = page.get_by_role("dialog").get_by_role("link", name="backbone.safetensors")
+        assert downloaded(page, link).stat().st_size == 2000
+        addressed = (
+            "() => [...document.querySelectorAll('a[download], img')].map(x => x.href ?? x.src)"
+        )
+        for view in ("files", "log", "pictures"):
+            watch.open(f"jobs/{busy.jobs['with-dar']}/{view}")
+            page.wait_for_load_state("networkidle")
+            addresses = page.evaluate(addressed)
+            assert all(address.startswith(f"{watch.origin}/v1/") for address in addresses)
+        page.reload()
+        expect(page.get_by_role("button", name="Session")).to_be_visible()
+        assert [it["path"] for it in page.context.cookies()] == [f"{BELOW}/v1"]
 
 
 @pytest.mark.slow

@@ -55,7 +55,8 @@ export async function request(
   let answer;
   let content;
   try {
-    answer = await fetch(path + queryString(query), {
+    // Relative to the page: a proxy may serve it below a path.
+    answer = await fetch(path.replace(/^\//, "") + queryString(query), {
       method,
       headers,
       signal,

@@ -22,7 +22,7 @@ export function openEvents() {
   wanted = true;
   // A browser keeps six connections to an origin for all of its tabs: those in the background must leave them.
   if (source || !visible.get()) return;
-  source = new EventSource(`/v1/events${queryString({ last_event_id: newestId })}`);
+  source = new EventSource(`v1/events${queryString({ last_event_id: newestId })}`);
   source.onopen = () => {
     live.set(true);
     for (const { current } of [...listeners]) current.opened?.();

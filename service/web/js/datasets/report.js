@@ -23,7 +23,7 @@ export function Report({ dataset, report }) {
 }
 
 const sheet = (/** @type {Api.DatasetView} */ dataset) =>
-  `/v1/datasets/${dataset.id}/contact-sheet?v=${dataset.version}`;
+  `v1/datasets/${dataset.id}/contact-sheet?v=${dataset.version}`;
 
 /** @param {ChangeOf<HTMLImageElement>} event */
 function hide(event) {

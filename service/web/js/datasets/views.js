@@ -37,6 +37,6 @@ export function Views({ datasetId, spec }) {
     ${!preview && !refusal && html`<p class="muted">Each row is an image, then the crops, colors and blurs of which a step makes its pairs. The experiment <code>examples/which-views.yaml</code> tells which of them help.</p>`}
     ${preview && !isDone && html`<p class="placeholder" role="status"><span class="spinner"></span> ${preview.state === "queued" ? "Waits for its turn" : "Drawing"} …</p>`}
     ${preview?.state === "failed" && html`<div class="notice red" role="alert"><p>${preview.error?.message}</p></div>`}
-    ${preview && sheet && html`<div class="scroll-x" tabindex="0" role="region" aria-label="Views"><img class="views" src=${`/v1/previews/${preview.id}/files/${sheet.name}`} alt="Images, each with its views" /></div>`}
+    ${preview && sheet && html`<div class="scroll-x" tabindex="0" role="region" aria-label="Views"><img class="views" src=${`v1/previews/${preview.id}/files/${sheet.name}`} alt="Images, each with its views" /></div>`}
   </section>`;
 }

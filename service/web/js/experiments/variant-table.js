@@ -34,7 +34,7 @@ export function VariantTable({ experiment, variants, query }) {
   const interval = (/** @type {[number, number] | null | undefined} */ pair) =>
     pair ? `${signed(metric, pair[0])} to ${signed(metric, pair[1])}` : "–";
   const file = (/** @type {string} */ format, /** @type {string} */ title) =>
-    html`<a class="button" href=${`/v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
+    html`<a class="button" href=${`v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
   return html`<section class="card">
     <header class="card-head">
       <h2>Variants</h2>

@@ -29,5 +29,5 @@ export function ArtifactsView({ job }) {
 
 /** The address of an artifact. @param {AnyJob} job @param {Api.ArtifactView} file */
 export const addressOf = (job, file) =>
-  `/v1/jobs/${job.id}/artifacts/${encodeURIComponent(file.name)}`;
+  `v1/jobs/${job.id}/artifacts/${encodeURIComponent(file.name)}`;
 const title = (/** @type {string} */ name) => name.replace(/\.\w+$/, "").replaceAll(/[_-]/g, " ");

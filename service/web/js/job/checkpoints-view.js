@@ -68,7 +68,7 @@ function Files({ checkpoint, onClose }) {
     <ul class="files">
       ${checkpoint.files.map(
         (file) =>
-          html`<li><a href=${`/v1/checkpoints/${checkpoint.id}/files/${encodeURIComponent(file.name)}`} download=${file.name}>${file.name}</a><span class="muted">${bytes(file.size)}</span></li>`,
+          html`<li><a href=${`v1/checkpoints/${checkpoint.id}/files/${encodeURIComponent(file.name)}`} download=${file.name}>${file.name}</a><span class="muted">${bytes(file.size)}</span></li>`,
       )}
     </ul>
     <h3>Download and verify</h3>

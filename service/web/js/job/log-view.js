@@ -41,7 +41,7 @@ export function LogView({ job, query }) {
       <span class="muted small">${text ? `${shown.length} of ${lines.length} lines` : `${lines.length} lines`}</span>
       <span class="grow"></span>
       <${Button} label="Follow" pressed=${follow} onClick=${() => setFollow(!follow)} />
-      <a class="button" href=${`/v1/jobs/${job.id}/logs?attempt=${attempt}`} download=${`${job.id}-${attempt}.log`}><${Icon} name="download" /><span>Whole log</span></a>
+      <a class="button" href=${`v1/jobs/${job.id}/logs?attempt=${attempt}`} download=${`${job.id}-${attempt}.log`}><${Icon} name="download" /><span>Whole log</span></a>
     </div>
     <${Loaded} resource=${log} what="the log">
       ${() => html`<pre class="log" ref=${box} tabindex="0" aria-label="Log" onScroll=${scrolled}>${shown.map((line) => html`<${Line} text=${line} found=${text} />`)}</pre>`}
@@ -78,7 +78,7 @@ function useLog(job, attempt) {
     const add = (/** @type {string[]} */ ...lines) =>
       log.update((before = []) => [...before, ...lines].slice(-MOST));
     log.update(() => undefined);
-    const source = new EventSource(`/v1/jobs/${job.id}/logs?tail=${TAIL}&attempt=${attempt}`);
+    const source = new EventSource(`v1/jobs/${job.id}/logs?tail=${TAIL}&attempt=${attempt}`);
     source.addEventListener("log", (message) => add(...message.data.split("\n")));
     source.onopen = () => add();
     return () => source.close();

@@ -84,7 +84,7 @@ function Row({ run, name, reload }) {
     <td>${run.dataset_id ? html`${name ?? run.dataset_id} <span class="muted">v${run.dataset_version}</span>` : "–"}</td>
     <td>${run.state === "running" ? html`<${Progress} run=${run} />` : html`<${StatusChip} status=${run.state} />`}</td>
     <td class="why">${run.error ? html`<span class="field-problem">${run.error.message}</span>` : resultOf(run)}</td>
-    <td>${run.files.map((file) => html`<a class="file" href=${`/v1/model-runs/${run.id}/files/${file.name.split("/").map(encodeURIComponent).join("/")}`} download=${file.name}>${file.name}</a> <span class="muted">${bytes(file.size)}</span><br />`)}</td>
+    <td>${run.files.map((file) => html`<a class="file" href=${`v1/model-runs/${run.id}/files/${file.name.split("/").map(encodeURIComponent).join("/")}`} download=${file.name}>${file.name}</a> <span class="muted">${bytes(file.size)}</span><br />`)}</td>
     <td class="right"><${Ago} at=${run.created_at} /></td>
     <td class="row-actions">${may("submit") && html`<${Button} icon="trash" label="Delete" quiet kind="danger" onClick=${drop} />`}</td>
   </tr>`;
