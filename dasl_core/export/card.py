@@ -84,7 +84,10 @@ def loading_lines(stem: list[str] | None) -> list[str]:
     build = ["from safetensors.torch import load_file", ""]
     if stem is not None:
         build = ["import json", *["import torch"] * bool(stem), "import timm", *build]
-        build += ['model = timm.create_model(**json.load(open("model.json"))["timm"])', *stem]
+        build += ['about = json.load(open("model.json"))']
+        build += ['model = timm.create_model(**about["timm"])']
+        # In the folder of another checkpoint, these lines could load another network without an error.
+        build += stem or ['assert not about["stem"], about["stem"]']
     return [*build, 'model.load_state_dict(load_file("backbone.safetensors"))', "model.eval()"]
 
 
@@ -110,7 +113,32 @@ trained it. Build it there as `model`, then, with safetensors, in this folder:""
 ```python
 {lines}
 ```
-{_load_head(model)}{_onnx(model)}"""
+{_load_head(model)}{_onnx(model)}{_feed(model["preprocessing"])}"""
+
+
+def _feed(images: dict[str, Any]) -> str:
+    """Feed an image file as the evaluation does; nothing for images that Pillow cannot hold."""
+    if "window" in images or images["channels"] not in (1, 3):
+        return ""
+    mode, side = "L" if images["channels"] == 1 else "RGB", images["image_size"]
+    bleed = round((1 - images["crop_pct"]) / 2, 9)
+    return f"""
+An image file, prepared as the evaluation does it (a transparent one goes on white first), with torchvision:
+
+```python
+import torch
+from PIL import Image, ImageOps
+from torchvision.transforms.functional import normalize, to_tensor
+
+picture = ImageOps.exif_transpose(Image.open("photo.jpg")).convert("{mode}")
+picture.thumbnail(({2 * side}, {2 * side}), Image.Resampling.BILINEAR)
+picture = ImageOps.fit(picture, ({side}, {side}), Image.Resampling.BILINEAR, bleed={bleed})
+images = normalize(to_tensor(picture), {images["mean"]}, {images["std"]})[None]
+with torch.no_grad():
+    features = model(images)
+```
+
+"""
 
 
 def _onnx(model: dict[str, Any]) -> str:

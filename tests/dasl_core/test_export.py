@@ -1,9 +1,11 @@
 """Exported backbones: loaded with the code of their model card, in a process without this package."""
 
+import contextlib
 import copy
 import io
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -13,20 +15,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from PIL import ExifTags, Image
 from safetensors.numpy import load_file
 from torch import nn
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.embedding import ImagesWithFeatures, load_backbone
 from dasl_core.export import FORMATS, ExportError, export_backbone, export_checkpoint
 from dasl_core.export.checkpoint import constructor, read_checkpoint
 from dasl_core.methods import build_method
-from dasl_core.models.backbone import build_backbone, stem_lines
+from dasl_core.models.backbone import build_backbone
 from dasl_core.models.batchnorm import synchronize_batchnorm
 from dasl_core.spec import BACKBONES, ResolvedBackbone
 from dasl_core.spec.normalization import IMAGENET
 from dasl_core.train.serialization import load_state
 from tests.support.exports import BACKBONE_KINDS, Reader, code_of, images_for, pickles_in, shake
-from tests.support.training_world import recorded, resolved
+from tests.support.training_world import ingest, recorded, resolved
 
 # With test_export_formats.py, for the same reader.
 pytestmark = pytest.mark.xdist_group("exports")
@@ -34,15 +38,12 @@ REPOSITORY = Path(__file__).parents[2]
 NOTHING_MEASURED = {"step": 1, "epoch": 1.0, "evaluations": []}
 
 
-@pytest.mark.parametrize("source", ["card", "README.md", "docs/checkpoints.md"])
-def test_printed_code_loads_backbones_without_this_project(
-    pictures: DatasetIndex, reader: Reader, tmp_path: Path, source: str
+def test_card_code_loads_backbones_without_this_project(
+    pictures: DatasetIndex, reader: Reader, tmp_path: Path
 ) -> None:
     folders, images, expected, kinds = [], [], [], []
     for kind, backbone in BACKBONE_KINDS.items():
         spec = resolved(pictures, backbone=backbone)
-        if source != "card" and stem_lines(spec.backbone):
-            continue  # for a small stem the docs refer to the model card
         network = shake(build_backbone(spec.backbone))
         kinds.append(kind)
         folders.append(tmp_path / kind)
@@ -52,13 +53,71 @@ def test_printed_code_loads_backbones_without_this_project(
         with torch.no_grad():
             expected.append(network(torch.from_numpy(images[-1])).numpy())
         assert expected[-1].shape == (3, BACKBONES[spec.backbone.name].features)
-    pages = folders if source == "card" else [tmp_path / "page"] * len(folders)
-    if source != "card":  # its first Python block loads a backbone
-        pages[0].mkdir()
-        shutil.copy(REPOSITORY / source, pages[0] / "README.md")
-    features = reader.features(folders, [code_of(page) for page in pages], images)
+    features = reader.features(folders, [code_of(folder) for folder in folders], images)
     for kind, ours, theirs in zip(kinds, expected, features, strict=True):
         np.testing.assert_allclose(theirs, ours, rtol=1e-6, atol=1e-6, err_msg=kind)
+
+
+PRINTED = ["card", "README.md", "docs/first-job.md", "docs/checkpoints.md", "page"]
+
+
+def printed_code(source: str, folder: Path) -> str:
+    """Return the Python code that loads the backbone of a folder and feeds an image."""
+    if source == "card":
+        return code_of(folder) + code_of(folder, 1)
+    if source == "page":
+        text = (REPOSITORY / "service/web/js/job/checkpoints-view.js").read_text()
+        return text.split("SNIPPET = `")[1].split("`;")[0].replace("\\\\", "\\")
+    first = re.search(r"```python\n(.*?)```", (REPOSITORY / source).read_text(), re.DOTALL)
+    assert first is not None
+    return first[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [*((source, "resnet-standard") for source in PRINTED if source != "page"), ("card", "gray")],
+)
+def test_printed_code_feeds_a_photo_as_the_evaluation_does(
+    pictures: DatasetIndex, reader: Reader, tmp_path: Path, source: str, kind: str
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    rows, columns = np.mgrid[:300, :420] / 60
+    waves = np.stack([np.sin(rows + shift) * np.cos(columns * shift) for shift in (1, 2, 3)], 2)
+    image = Image.fromarray((127 + 100 * waves).astype(np.uint8))
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    image.save(photos / "photo.jpg", quality=95, exif=exif)
+    backbone = BACKBONE_KINDS["vit-large-image-gray" if kind == "gray" else kind]
+    spec = resolved(pictures, backbone=backbone, evaluate={"crop_pct": 0.875})
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    export_backbone(shake(build_backbone(spec.backbone)), spec, NOTHING_MEASURED, folder)
+    shutil.copy(photos / "photo.jpg", folder)
+    evaluated = ImagesWithFeatures(
+        load_backbone(folder, torch.device("cpu")), ingest(photos), cache=tmp_path, threads=1
+    )
+    [batch] = evaluated.batches()
+    evaluated.close()
+    [features] = reader.features([folder], [printed_code(source, folder)], [images_for(spec)])
+    difference = np.linalg.norm(features - batch.features) / np.linalg.norm(batch.features)
+    assert difference < 0.01
+
+
+@pytest.mark.parametrize("source", PRINTED)
+def test_printed_code_loads_no_other_network(
+    pictures: DatasetIndex, tmp_path: Path, source: str
+) -> None:
+    """A deep stem's weights fit timm's own stem, too, which has other strides."""
+    folders = [tmp_path / stem for stem in ("standard", "small")]
+    for folder in folders:
+        folder.mkdir()
+        spec = resolved(
+            pictures, backbone={"name": "resnet10t", "image_size": 32, "stem": folder.name}
+        )
+        export_backbone(build_backbone(spec.backbone), spec, NOTHING_MEASURED, folder)
+    with contextlib.chdir(folders[1]), pytest.raises(AssertionError, match=r"model\.maxpool"):
+        exec(printed_code(source, folders[0]), {})
 
 
 def test_exported_backbone_is_the_trained_one(

@@ -124,4 +124,5 @@ def test_first_job_from_submission_to_timm(deployment: Deployed) -> None:
     assert "succeeded" in printed
     pages = ("README.md", "docs/first-job.md", "docs/checkpoints.md")
     load = "\n".join(blocks(text_of(page), "python")[0] for page in pages)
+    Image.new("RGB", (80, 60)).save(folder / "birds-backbone" / "photo.jpg")
     run([worker / "python", "-I", "-c", load], folder / "birds-backbone")

@@ -78,15 +78,16 @@ function Files({ checkpoint, onClose }) {
   <//>`;
 }
 
-// As in README.md.
-const SNIPPET = `import json, timm
+// As in README.md, where lines that feed an image follow.
+const SNIPPET = `import json, timm, torch
 from safetensors.torch import load_file
 
 about = json.load(open("model.json"))
 model = timm.create_model(**about["timm"])
-# If the model card, README.md, has lines that replace the stem, add them here.
+# A ResNet for images of up to 64 pixels needs the lines that this prints, in its place: they replace the stem.
+assert not about["stem"], "\\n".join(about["stem"])
 model.load_state_dict(load_file("backbone.safetensors"))
-model.eval()`;
+model.eval()  # README.md, the model card, prepares an image for it`;
 
 /**
  * The first of the checkpoints with the best metric, as `checkpoints.best_by` says, or k-NN, or R@1.
