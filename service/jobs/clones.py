@@ -19,7 +19,7 @@ from service.api.problems import Problem, field_problem, spec_problem
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.db.locks import lock_job
-from service.db.models import Checkpoint
+from service.db.models import Checkpoint, DatasetVersion
 from service.db.session import Database
 from service.jobs import repository, service
 from service.jobs.path_checks import CheckedSpec
@@ -120,14 +120,21 @@ def _best_checkpoint(session: Session, job_id: str) -> Checkpoint | None:
     return ranked[0] if ranked else None
 
 
-def check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint) -> None:
-    """Check that a job can continue from another job's checkpoint.
+def check_branch(
+    session: Session,
+    resolved: ResolvedJobSpec,
+    evaluated: DatasetVersion | None,
+    start: Checkpoint,
+) -> None:
+    """Check that a job, evaluated on a version of a data set, can continue from another job's checkpoint.
 
     Raises:
         Problem: 422 naming each field at fault.
     """
-    source = repository.by_id(session, start.job_id).resolved_spec
-    problems = branch_problems(source, resolved)
+    job = repository.by_id(session, start.job_id)
+    source, before = job.resolved_spec, (job.evaluate_dataset_id, job.evaluate_dataset_version)
+    after = (None, None) if evaluated is None else (evaluated.dataset_id, evaluated.number)
+    problems = branch_problems(_evaluated_on(source, *before), _evaluated_on(resolved, *after))
     weights = resolved.backbone.pretrained
     if weights not in (None, source.backbone.pretrained):
         message = "has no effect: the clone continues with the weights of its checkpoint"
@@ -141,6 +148,15 @@ def check_branch(session: Session, resolved: ResolvedJobSpec, start: Checkpoint)
         problems.append(FieldProblem("train.epochs", message, str(resolved.train.epochs), expected))
     if problems:
         raise spec_problem(problems)
+
+
+def _evaluated_on(
+    spec: ResolvedJobSpec, dataset_id: str | None, version: int | None
+) -> ResolvedJobSpec:
+    """Name the data set to evaluate on by its id and version, for which a spec has several names."""
+    name = dataset_id and f"{dataset_id}@{version}"
+    evaluate = spec.evaluate.model_copy(update={"dataset": name})
+    return spec.model_copy(update={"evaluate": evaluate})
 
 
 def merge(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def submit(
         from_checkpoint=checkpoint is not None,
     )
     if checkpoint is not None:
-        clones.check_branch(session, planned.resolved, checkpoint)
+        clones.check_branch(session, planned.resolved, planned.evaluate_version, checkpoint)
     check_queue(session, caller, queue_limit)
     tenant_limits.check_queue(session, caller.tenant)
     job = enqueue(session, caller, planned, checkpoint=checkpoint)

@@ -543,10 +543,10 @@ def test_pause_and_resume_follow_job_status(api: Api) -> None:
         assert problem["job_status"] == "cancelled"
 
 
-def with_checkpoint(api: Api, epochs: int = 4) -> tuple[dict[str, Any], str]:
+def with_checkpoint(api: Api, epochs: int = 4, **spec: Any) -> tuple[dict[str, Any], str]:
     """Return a finished job and the id of its only checkpoint, of epoch 2."""
     api.dataset()
-    job = api.submit(train={"epochs": epochs}, tags={"team": "vision"})
+    job = api.submit(train={"epochs": epochs}, tags={"team": "vision"}, **spec)
     worker = api.start(job["id"])
     started = worker.post("start").json()
     answer = worker.post(
@@ -588,6 +588,34 @@ def test_clone_resumes_from_checkpoint_with_changed_settings(api: Api) -> None:
     assert from_scratch["resolved"] == job["resolved"] | {"dataset": job["dataset"]["id"]}
     named = api.client.post(path, json={"checkpoint": checkpoint}).json()
     assert named["start_checkpoint_id"] == checkpoint
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({}, True),
+        ({"train": {"epochs": 6}}, True),
+        ({"evaluate": {"dataset": "types"}}, True),
+        ({"evaluate": {"dataset": "types@1", "every_epochs": 1}}, True),
+        ({"evaluate": {"dataset": "others"}}, False),
+        ({"evaluate": {"dataset": None}}, False),
+    ],
+    ids=str,
+)
+def test_clone_is_evaluated_on_the_data_set_of_its_checkpoint(
+    api: Api, changes: dict[str, Any], is_same: bool
+) -> None:
+    for name in ("types", "others"):
+        api.dataset(name)
+    job, checkpoint = with_checkpoint(api, evaluate={"dataset": "types"})
+    answer = api.client.post(f"/v1/jobs/{job['id']}/clone", json={"changes": changes})
+    if not is_same:
+        refused(answer, 422, "evaluate.dataset")
+        return
+    assert answer.status_code == 202, answer.text
+    clone = answer.json()
+    assert clone["start_checkpoint_id"] == checkpoint
+    assert clone["evaluate_dataset_version"] == job["evaluate_dataset_version"]
 
 
 def test_clone_with_idempotency_key_is_replayed(api: Api) -> None:
