@@ -18,6 +18,7 @@ from dasl_core.train.machine_use import MachineUse
 from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.timing import RecentTimes, StepTimer, Times
+from dasl_core.vocabulary import TRAINED
 
 # Metrics stay on the device for this many steps: reading one waits for the device.
 REPORT_EVERY_STEPS = 10
@@ -106,12 +107,12 @@ class StepMetrics:
         self._report_values(time_metrics(self._times + self.timer.report()))
 
     def report_progress(self) -> None:
-        """Report the position, with the newest metrics of a step and of an evaluation."""
+        """Report the position, with the newest metrics of a step and of an evaluation of the trained network."""
         if self._latest is None:
             return
         step, speed = self.progress.step, self._latest["images_per_second"]
-        evaluations = self.progress.evaluations
-        metrics: Mapping[str, Any] = evaluations[-1]["metrics"] if evaluations else {}
+        trained = [each for each in self.progress.evaluations if each["subject"] in TRAINED]
+        metrics: Mapping[str, Any] = trained[-1]["metrics"] if trained else {}
         total = self.length.total_steps
         self.reporter.progress(
             {

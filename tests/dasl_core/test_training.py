@@ -143,6 +143,8 @@ def test_progress_and_schedule(pictures: DatasetIndex, cache: Path, tmp_path: Pa
     assert (last["step"], last["total_steps"], last["epoch"], last["epochs"]) == (9, 9, 3.0, 3)
     assert last["eta_seconds"] == 0
     assert last["images_per_second"] > 0
+    # Before the first evaluation, not those of the untrained network.
+    assert {reporter.progresses[0][name] for name in ("knn", "recall_at_1")} == {None}
     # From the evaluation after the last step, not the one before it.
     _, _, _, newest = reporter.evaluations[-1]
     assert (last["knn"], last["recall_at_1"]) == (newest["knn_top1"], newest["recall_at_1"])
