@@ -331,6 +331,19 @@ def test_form_shows_the_servers_validation_at_the_field(opened: Watched, busy: B
     busy.client.jobs.cancel(job.id)
 
 
+def test_form_shows_the_defaults_that_will_be_used(opened: Watched) -> None:
+    page = opened.open("submit?dataset=birds")
+    page.locator("summary", has_text="Evaluate").click()
+    states = {"Holdout": "on", "Knn": "on", "DAR": "off", "Clip": "auto"}
+    for name, state in states.items():
+        summary = page.locator("summary", has_text=re.compile(f"^{name}"))
+        expect(summary.locator(".muted")).to_have_text(f" {state}")
+    page.locator("summary", has_text="Holdout").click()
+    page.locator("details", has_text="Holdout").last.get_by_label("Use it").first.uncheck()
+    page.get_by_role("button", name="YAML").click()
+    expect(page.get_by_label("Settings as YAML")).to_have_value(re.compile(r"holdout: null"))
+
+
 def test_spec_is_edited_as_yaml(opened: Watched) -> None:
     page = opened.open("submit?dataset=birds")
     page.get_by_role("button", name="YAML").click()

@@ -76,7 +76,12 @@ function Section({ name, described, shared, skip, path = [name] }) {
   const form = followed(root, described);
   const { section, isNullable } = accepted(root, described);
   const value = settingAt(spec, path);
-  const isOn = !isNullable || (value !== null && value !== undefined);
+  // A default that is more than a value, such as that of the holdout, is not in the schema.
+  const fallback = "default" in described ? described.default : {};
+  const chosen = value === undefined ? fallback : value;
+  const isOn = !isNullable || chosen !== null;
+  const [on, off] = fallback === null ? [{}, undefined] : [undefined, null];
+  const state = chosen === "auto" ? "auto" : isOn ? "on" : "off";
   const properties = form.discriminator
     ? propertiesOf(root, form, value)
     : (section?.properties ?? {});
@@ -86,12 +91,12 @@ function Section({ name, described, shared, skip, path = [name] }) {
   );
   const changed = Object.keys(value ?? {}).filter((key) => !skip(`${dotted}.${key}`)).length;
   const entries = Object.entries(properties).filter(([key]) => !skip(`${dotted}.${key}`));
-  return html`<details class=${path.length === 1 ? "card" : "nested"} open=${isWrong || (isNullable && isOn) || undefined}>
-    <summary>${TITLES[name] ?? title(name)}${changed > 0 && html`<span class="badge">${changed} set</span>`}${isNullable && html`<span class="muted"> ${isOn ? "on" : "off"}</span>`}</summary>
+  return html`<details class=${path.length === 1 ? "card" : "nested"} open=${isWrong || (isNullable && isOn && value !== undefined) || undefined}>
+    <summary>${TITLES[name] ?? title(name)}${changed > 0 && html`<span class="badge">${changed} set</span>`}${isNullable && html`<span class="muted"> ${state}</span>`}</summary>
     ${form.description && html`<p class="hint">${form.description.split("\n")[0]}</p>`}
     ${
       isNullable &&
-      html`<label class="check"><input type="checkbox" checked=${isOn} onChange=${(event) => set(path, event.currentTarget.checked ? {} : undefined)} />Use it</label><${FieldProblem} error=${error} field=${dotted} />`
+      html`<label class="check"><input type="checkbox" checked=${isOn} onChange=${(event) => set(path, event.currentTarget.checked ? on : off)} />Use it</label><${FieldProblem} error=${error} field=${dotted} />`
     }
     ${
       isOn &&
