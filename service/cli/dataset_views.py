@@ -51,6 +51,12 @@ def progress_of(record: Dataset | Preparation) -> str | None:
     return f"{progress.images_read or 0:,} of {progress.images_total:,} {what}{estimate}"
 
 
+def where(dataset: Dataset) -> str:
+    """Return the location of the images; of an upload its file, as the path is one of the server's own."""
+    upload = dataset.upload
+    return dataset.uri if upload is None else f"uploaded: {upload.filename}"
+
+
 def _uploaded(dataset: Dataset) -> str | None:
     upload = dataset.upload
     return None if upload is None else f"{size(upload.received)} of {size(upload.size)}"
@@ -110,7 +116,7 @@ def print_dataset(
         [
             ("id", dataset.id),
             ("name", dataset.name),
-            ("where", dataset.uri),
+            ("where", where(dataset)),
             *_source(dataset),
             ("state", dataset.state),
             ("upload", _uploaded(dataset)),

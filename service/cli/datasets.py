@@ -11,7 +11,7 @@ import typer
 
 from dasl_core.outputs import check_replaceable
 from service.cli import console, preparations, preview
-from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images
+from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images, where
 from service.cli.formats import size
 from service.cli.inputs import (
     Force,
@@ -111,10 +111,9 @@ def add(
             dataset, _ = wait_for_images(client.datasets.wait, dataset)
     print_dataset(dataset, with_error=False)
     if dataset.state == "failed":
-        console.note(
-            f"The name stays taken until you remove the data set: dasl datasets rm {dataset.id}. Once its files are "
-            f"corrected, read it again: dasl datasets refresh {dataset.id}"
-        )
+        from service.wire.datasets import remedy
+
+        console.note(f"{remedy(dataset.id, is_upload=dataset.upload is not None)}.")
         raise console.fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 
@@ -126,7 +125,7 @@ def list_datasets() -> None:
         "VERSION": lambda dataset: dataset.version if dataset.facts else None,
         "IMAGES": lambda dataset: (dataset.facts or {}).get("num_images"),
         "CLASSES": lambda dataset: (dataset.facts or {}).get("num_classes"),
-        "WHERE": lambda dataset: dataset.uri,
+        "WHERE": where,
     }
     with connect() as client:
         console.print_records(client.datasets.list(), shown)

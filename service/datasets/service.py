@@ -26,6 +26,7 @@ from service.db.models import Dataset, Token
 from service.db.rows import add_if_new, owned
 from service.settings import Settings
 from service.states import DatasetState
+from service.wire.datasets import remedy
 
 _EXPECTED = f"a folder of images, or a file that ends in {', '.join(SOURCE_ENDINGS)}"
 
@@ -97,14 +98,12 @@ def register(
         existing = repository.find(session, tenant, request.name)
         if existing is None:
             continue  # deleted since the query
-        detail = f"The data set {request.name!r} exists: {existing.id}, {existing.uri}"
+        where = existing.uri if existing.upload_file is None else "an upload"
+        detail = f"The data set {request.name!r} exists: {existing.id}, {where}"
         if existing.state == DatasetState.FAILED:
             reason = (existing.error or {}).get("message", "see its report")
-            detail += (
-                f". It could not be ingested: {reason}. Remove it to reuse the name "
-                f"(dasl datasets rm {existing.id}), or once its files are corrected, read it again "
-                f"(dasl datasets refresh {existing.id})"
-            )
+            advice = remedy(existing.id, is_upload=existing.upload_file is not None)
+            detail += f". It could not be ingested: {reason}. {advice}"
         elif existing.uri == request.uri:
             detail += f". To read its new images, run dasl datasets refresh {existing.id}"
         else:

@@ -24,6 +24,14 @@ class RefreshView(Answer):
     requested_at: datetime | None
 
 
+def remedy(dataset_id: str, *, is_upload: bool) -> str:
+    """Say what can be done with a data set that could not be ingested."""
+    remove, refresh = (f"dasl datasets {verb} {dataset_id}" for verb in ("rm", "refresh"))
+    if is_upload:
+        return f"What was uploaded cannot be changed: remove it ({remove}), and upload it again"
+    return f"Remove it to reuse the name ({remove}), or once its files are in order, read it again ({refresh})"
+
+
 class DatasetView(Answer):
     """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
 

@@ -514,6 +514,25 @@ def test_storage_report_counts_uploads(api: Api) -> None:
 
 
 @each_once
+def test_failed_upload_says_what_can_be_done_with_an_upload(stored: Api) -> None:
+    dataset_id = begin(stored, 1, name="a").json()["id"]
+    put(stored, dataset_id, b"x", 0, 1)
+    dispatcher_of_uploads(stored).round()
+    number, headers = stored.ingest(dataset_id)
+    run = f"/worker/v1/runs/{submission_id(stored.database, dataset_id, number)}"
+    uri = stored.client.post(f"{run}/start", headers=headers).json()["uri"]
+    error = {"type": "ingest-failed", "message": f"{uri} holds no usable image"}
+    report = {"state": "failed", "error": error}
+    answer = stored.client.post(f"{run}/finish", json=report, headers=headers)
+    assert answer.status_code == 204, answer.text
+    assert show(stored, dataset_id)["error"]["message"] == "the upload holds no usable image"
+    taken = refused(begin(stored, 1, name="a"), 409, None, "name-taken")["detail"]
+    assert "upload it again" in taken
+    assert "corrected" not in taken
+    assert uri not in taken
+
+
+@each_once
 def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
     from dasl_core.spec.locations import ReadableFolders
 

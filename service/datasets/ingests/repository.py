@@ -210,6 +210,10 @@ def end_ingest(
         columns: `facts`, `report`, `index_uri` and `version`, if they change.
     """
     assert state in (DatasetState.READY, DatasetState.FAILED, DatasetState.PENDING)
+    dataset = session.get_one(Dataset, dataset_id)
+    if error is not None and dataset.upload_file is not None:
+        # The path of an upload is the server's own.
+        error = {**error, "message": error["message"].replace(dataset.uri, "the upload")}
     run = select(IngestRun).where(
         IngestRun.owner == dataset_id,
         IngestRun.number == number,
@@ -222,6 +226,5 @@ def end_ingest(
     runs.move(session, IngestRun, dataset_id, number, run_state or over, error=error)
     runs.mark_finalized(session, IngestRun, dataset_id, number)
     if state != DatasetState.PENDING:
-        dataset = session.get_one(Dataset, dataset_id)
         outbox.add_dataset_event(session, dataset, state, error, datetime.now(UTC))
     return True

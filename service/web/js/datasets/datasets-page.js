@@ -58,7 +58,7 @@ function Datasets({ rows }) {
         <td class="right">${row.facts ? `${row.facts.median_size} px` : "–"}</td>
         <td class="right">${row.report?.num_skipped ? count(row.report.num_skipped) : "–"}</td>
         <td class="right">${row.version}</td>
-        <td class="where muted" title=${row.uri}>${row.upload ? `uploaded: ${row.upload.filename ?? ""}` : row.uri}</td>
+        <td class="where muted" title=${whereOf(row)}>${whereOf(row)}</td>
         <td class="right"><${Ago} at=${row.created_at} /></td>
       </tr>`,
     )}
@@ -84,7 +84,7 @@ function Dataset({ data, reload }) {
   const state = data.refresh?.state ?? data.state;
   const problem = data.error ?? data.refresh?.error;
   return html`<${Head} dataset=${data} state=${state} reload=${reload} />
-    ${problem && html`<div class="notice red" role="alert"><strong>${data.error ? "Not usable" : "The refresh failed"}</strong><p>${problem.message}</p></div>`}
+    ${problem && html`<div class="notice red" role="alert"><strong>${data.error ? "Not usable" : "The refresh failed"}</strong><p>${problem.message}</p>${data.upload && html`<p>What was uploaded cannot be changed: remove this data set, and upload the images again.</p>`}</div>`}
     ${isMoving(data) && (data.upload && state === "uploading" ? html`<${Upload} id=${data.id} upload=${data.upload} />` : html`<${Progress} state=${state} progress=${data.progress} />`)}
     <${Facts}
       items=${[
@@ -92,13 +92,18 @@ function Dataset({ data, reload }) {
         ["Classes", data.facts && count(data.facts.num_classes)],
         ["Median shorter side", data.facts && `${data.facts.median_size} px`],
         ["Pixels", data.facts?.dtype && `${data.facts.bands} x ${data.facts.dtype}`],
-        ["Where", html`<code>${data.uri}</code>`],
+        ["Where", html`<code>${whereOf(data)}</code>`],
         ["Split", data.source?.split],
         ["Added", moment(data.created_at)],
       ]}
     />
     ${data.report && html`<${Report} dataset=${data} report=${data.report} />`}
     ${data.state === "ready" && html`<${Views} datasetId=${data.id} /><${Versions} dataset=${data} />`}`;
+}
+
+/** Where its images are; of an upload its file, as the path is one of the server's own. @param {Api.DatasetView} dataset */
+function whereOf({ uri, upload }) {
+  return upload ? `uploaded: ${upload.filename}` : uri;
 }
 
 /** @param {Api.DatasetView | undefined} dataset */
