@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from dasl_core.text import formula_safe
 from service.cli.formats import clean, plain
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def print_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(headers)
+    writer.writerow(map(_csv_cell, headers))
     for row in rows:
         writer.writerow(["" if value is None else _csv_cell(value) for value in row])
 
@@ -198,7 +199,7 @@ def print_csv(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def _csv_cell(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
-    return clean(value) if isinstance(value, str) else value
+    return formula_safe(clean(value)) if isinstance(value, str) else value
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:

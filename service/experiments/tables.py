@@ -3,6 +3,7 @@
 import csv
 from io import StringIO
 
+from dasl_core.text import formula_safe
 from service.wire.experiments import DifferenceView, MetricResult, Results, VariantResult
 
 _SUMMARY = ("n", "mean", "std", "min", "max")
@@ -30,7 +31,7 @@ def as_csv(results: Results) -> str:
 
 
 def _row(table: MetricResult, result: VariantResult) -> list[object]:
-    row: list[object] = [table.metric, result.variant]
+    row: list[object] = [table.metric, formula_safe(result.variant)]
     for part in (result.summary, result.difference):
         if part is None:
             row += [0, *[None] * (len(_SUMMARY) - 1)]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
+from service.cli import console
 from service.cli.formats import clean, duration, size
 from service.cli.show import facts
 from service.cli.views import JsonView, PlainView, draw, snapshot_line, sparkline
@@ -164,6 +165,12 @@ def test_duration_and_size() -> None:
     assert [size(value) for value in [None, 0, 999, 1500, 999_960, 2_500_000, 10**15]] == [
         "-", "0 B", "999 B", "1.5 kB", "1.0 MB", "2.5 MB", "1000.0 TB",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["=1+1", "@cmd", "+a", "-b"])
+def test_csv_has_no_formulas(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    console.print_csv([value, "a=b"], [[value, -0.5]])
+    assert capsys.readouterr().out == f"'{value},a=b\n'{value},-0.5\n"
 
 
 def test_clean_removes_control_characters() -> None:
