@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dasl_core.data.decode import read_header
+from dasl_core.data.decode import decode, read_header
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.embedding.backbone import TrainedBackbone
 from dasl_core.embedding.features import ImagesWithFeatures
@@ -33,7 +33,10 @@ class QueryEncoder:
             file = Path(name) / "image.png"
             file.write_bytes(content)
             with file.open("rb") as opened:
-                read_header(opened, file.name)  # raises a reason without a path
+                # Both raise a reason without a path.
+                header = read_header(opened, file.name)
+                opened.seek(0)
+                decode(opened, file.name, header.bands, header.dtype)
             index = ingest_folder(name, 1)
             # Decoding converts its values to those of the data set.
             dtype = self.facts.dtype

@@ -228,6 +228,8 @@ def neighbors(
     with connect() as client:
         checkpoint = checkpoint_id(client, checkpoint, best)
         source = Path(image).read_bytes() if Path(image).is_file() else image
+        if source == b"":
+            raise console.fail(f"{image} is an empty file")
         try:
             answer = client.checkpoints.neighbors(checkpoint, source, dataset=dataset, k=k)
         except ApiError as error:

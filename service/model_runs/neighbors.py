@@ -79,7 +79,7 @@ class Question:
             embedding = self._locked_embedding(session)
             if not (self.key or image):
                 expected = "the key of an image (GET), or an image file as the body (POST)"
-                raise field_problem("image", "is missing", "", expected)
+                raise field_problem("image", "is missing or empty", "", expected)
             _check_room(session, embedding)
             query = SearchQuery(
                 id=ids.new_id("qry"),

@@ -1,6 +1,7 @@
 """Embeddings by a finished backbone: the features of training's evaluations, in files that others read."""
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,8 +264,11 @@ def test_image_file_has_the_features_of_its_data_set(
     for position in (0, len(index) - 1):
         features = query.embed((root / index.paths[position]).read_bytes())
         torch.testing.assert_close(features, expected[position], atol=1e-5, rtol=1e-4)
-    with pytest.raises(ValueError, match="not an image of a known format"):
-        query.embed(b"no image")
+    whole = (root / index.paths[0]).read_bytes()
+    for content in (b"", b"no image", whole[: len(whole) // 2]):
+        with pytest.raises(ValueError, match=r"empty|known format|truncated") as refused:
+            query.embed(content)
+        assert tempfile.gettempdir() not in str(refused.value)
 
 
 def test_image_of_other_bands_is_refused(tmp_path: Path) -> None:
