@@ -242,6 +242,11 @@ class AsyncTransport:
         problem = _problem(response) or {
             "title": f"{self.url} answered {response.status_code} to {response.url.path}"
         }
+        if response.status_code == 413 and "type" not in problem:
+            problem["title"] = (
+                f"A proxy in front of {self.url} accepts no body of this size (413). Let it accept 64 MB (nginx: "
+                "client_max_body_size 64m)"
+            )
         stale = response.status_code == 409 and str(problem.get("type", "")).endswith(STALE_ATTEMPT)
         kind = StaleAttempt if stale else ApiError
         raise kind(response.status_code, problem, self._is_remote)

@@ -105,6 +105,20 @@ def test_missing_token_message_has_a_remedy() -> None:
         Client(server.url).jobs.get("job_1")
 
 
+def test_limit_of_a_proxy_is_named_with_its_setting() -> None:
+    nginx = Answer(b"<html>413 Request Entity Too Large</html>", 413, {"Content-Type": "text/html"})
+    with (
+        scripted(lambda _: nginx) as server,
+        pytest.raises(ApiError, match=r"A proxy in front of .*client_max_body_size 64m"),
+    ):
+        Client(server.url).jobs.cancel("job_1")
+    limit = answer_json(
+        {"type": "body-too-large", "title": "Too large", "detail": "at most 1 MB"}, 413
+    )
+    with scripted(lambda _: limit) as server, pytest.raises(ApiError, match=r"^at most 1 MB$"):
+        Client(server.url).jobs.cancel("job_1")
+
+
 @pytest.mark.parametrize(
     "answer",
     [

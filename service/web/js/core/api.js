@@ -31,6 +31,10 @@ export class Problem extends Error {
   }
 }
 
+/** Answers without a text, which are not the service's own. @type {Record<number, string>} */
+const UNEXPLAINED = {
+  413: "A proxy in front of the service accepts no body of this size (413). Let it accept 64 MB (nginx: client_max_body_size 64m).",
+};
 const OFFLINE = { type: "offline", status: 0, detail: "The service does not answer." };
 
 /**
@@ -82,7 +86,11 @@ export async function request(
   throw new Problem(
     typeof parsed === "object" && parsed
       ? parsed
-      : { type: "error", status: answer.status, detail: `The service answered ${answer.status}.` },
+      : {
+          type: "error",
+          status: answer.status,
+          detail: UNEXPLAINED[answer.status] ?? `The service answered ${answer.status}.`,
+        },
   );
 }
 
