@@ -73,6 +73,24 @@ def test_many_jobs_that_change_at_once_are_all_shown(opened: Watched, busy: Busy
     busy.client.experiments.delete(experiment.id, jobs=True)
 
 
+def test_page_of_a_job_says_that_it_was_deleted_without_a_stream_of_events(
+    opened: Watched, busy: BusyService
+) -> None:
+    """Some proxies block streams; then only the answers to later requests tell."""
+    opened.provoked = {404, "ERR_FAILED"}
+    job = busy.submit("deleted-elsewhere")
+    opened.page.route("**/v1/events?*", lambda route: route.abort())
+    opened.page.route("**/v1/events", lambda route: route.abort())
+    opened.page.clock.install()
+    page = opened.open(f"jobs/{job}")
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    busy.client.jobs.cancel(job)
+    busy.client.jobs.delete(job)
+    page.clock.fast_forward(11_000)
+    expect(page.get_by_role("alert").first).to_contain_text(job)
+    expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
 @pytest.mark.slow
 def test_job_that_another_person_deletes_is_no_error(opened: Watched, busy: BusyService) -> None:
     job = busy.submit("gone-soon")

@@ -19,10 +19,12 @@ export function Empty({ title, children }) {
  * @param {{resource: Resource<T>, what?: string, children: (data: T) => Content}} props
  */
 export function Loaded({ resource, what, children }) {
-  if (resource.data !== undefined) return html`${children(resource.data)}`;
-  if (resource.error)
-    return html`<${Failure} error=${resource.error} onRetry=${resource.reload} />`;
-  return html`<${Loading} what=${what} />`;
+  const { data, error, reload } = resource;
+  const failure = error && html`<${Failure} error=${error} onRetry=${reload} />`;
+  // What was deleted meanwhile has no state any more. While the service is away (0), the banner says so.
+  if (data !== undefined && error?.status !== 404)
+    return html`${error?.status ? failure : null}${children(data)}`;
+  return failure ?? html`<${Loading} what=${what} />`;
 }
 
 /**
