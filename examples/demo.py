@@ -24,7 +24,7 @@ from service.client import Client
 from service.client.sync.models import Job
 
 HERE = Path(__file__).parent
-BUILD = Path("build/demo").absolute()
+BUILD, MARK = Path("build/demo").absolute(), ".dasl-demo"
 METRIC = "recall_at_1"
 START_SECONDS = 180  # Ray's first import from a cold disk may take a minute
 POLL_SECONDS = 2.0
@@ -49,8 +49,11 @@ print(tuple(model(torch.zeros(1, 3, size, size)).shape))
 def main() -> int:
     """Run the demo; return 0 if training beat raw pixels and the untrained network, else 1."""
     started = time.monotonic()
+    if BUILD.exists() and not (BUILD / MARK).exists():  # `dasl train` may have written to it
+        raise SystemExit(f"{BUILD} is not of an earlier demo. Move it away, or remove it.")
     shutil.rmtree(BUILD, ignore_errors=True)
     BUILD.mkdir(parents=True)
+    (BUILD / MARK).touch()
     images = unpack_fonts(BUILD)
     with service() as client:
         print("Reading the images ...", flush=True)
