@@ -153,11 +153,8 @@ def list_source(
     on_progress: OnProgress = lambda *_: None,
 ) -> tuple[Source, Listing]:
     """Open a source, and list its entries for `ingest_listing`; a ValueError if it cannot or may not be read."""
-    if record.options.group_column is not None and not record.source_class.has_columns:
-        raise ValueError(
-            f"{record.uri} is no table, and has no column {record.options.group_column!r} (group_column). Leave it out, "
-            "and use evaluate.holdout.group with folder or pattern in the spec."
-        )
+    if problems := record.unread_options():
+        raise ValueError(f"{record.uri}: {'; '.join(map(str, problems))}")
     try:
         source = record.open(allowed)
         return source, source.list_entries(lambda count: on_progress(0, count, "listing"))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from dasl_core.spec.base import SpecModel
+from dasl_core.spec.problems import FieldProblem, Problems
 
 # Stores opened by fsspec. Not http or ftp, with which users could make the server fetch any address.
 REMOTE_SCHEMES = ("s3", "gs", "az", "abfs", "hf")
@@ -18,7 +19,8 @@ SOURCE_KINDS = {
     ".tar": "tar",
     ".zip": "zip",
     ".parquet": "parquet",
-    **dict.fromkeys((".csv", ".tsv", ".txt", ".lst"), "list"),
+    **dict.fromkeys((".csv", ".tsv"), "list"),
+    **dict.fromkeys((".txt", ".lst"), "paths"),
     ".npy": "npy",
 }
 SOURCE_ENDINGS = tuple(SOURCE_KINDS)
@@ -51,12 +53,41 @@ class SourceOptions(SpecModel):
     """Links of a folder. "inside": links to files inside the folder are read, others are skipped. "follow":
     links to files and folders elsewhere are read, too, where the workers may read."""
     image_column: Column | None = None
-    """Column of the images of a table. null: found by its name or type."""
+    """Column of the images of a table, or of their paths in a list. null: found by its name or type."""
     label_column: Column | None = None
-    """Column of the labels of a table. null: "label", if there is one."""
+    """Column of the labels of a table or list. null: "label", if there is one."""
     group_column: Column | None = None
     """Column of a table or list with the group of each image, such as its patient, for
     `evaluate.holdout.group`."""
+
+
+_COLUMNS = ("image_column", "label_column", "group_column")
+# What each kind of source is called, and the options that it reads. `labels` is of effect for all.
+READ_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "folder": ("a folder of images", ("split", "classes", "links")),
+    "store": ("images in an object store", ("split", "classes")),
+    "tar": ("tar archives", ("split", "classes")),
+    "zip": ("zip archives", ("split", "classes")),
+    "npy": ("an array", ()),
+    "paths": ("a list of paths", ("split",)),
+    "list": ("a list", ("split", "classes", *_COLUMNS)),
+    "parquet": ("Parquet files", ("split", "classes", *_COLUMNS)),
+    "huggingface": ("a Hugging Face data set", ("split", "classes", *_COLUMNS)),
+}
+_INSTEAD = {"group_column": ", or use evaluate.holdout.group with folder or pattern in the spec"}
+
+
+def unread_options(kind: str, options: SourceOptions) -> list[FieldProblem]:
+    """Describe the options that a kind of source (`READ_OPTIONS`) does not read, or that `labels` makes useless."""
+    what, read = READ_OPTIONS[kind]
+    problems = Problems()
+    for field, value in options.model_dump(exclude_defaults=True, exclude={"labels"}).items():
+        useless = options.labels == "none" and field in ("classes", "label_column")
+        if useless or field not in read:
+            cause = "labels: none" if useless else what
+            instead = _INSTEAD.get(field, "")
+            problems.add(field, f"has no effect with {cause}; remove it{instead}", str(value)[:80])
+    return problems
 
 
 def is_pattern(name: str) -> bool:

@@ -64,8 +64,12 @@ def add(
     follow_links: Annotated[
         bool, typer.Option("--follow-links", help="Read links that lead out of the folder.")
     ] = False,
-    image_column: Annotated[str | None, text_option("Column of the images of a table.")] = None,
-    label_column: Annotated[str | None, text_option("Column of the labels of a table.")] = None,
+    image_column: Annotated[
+        str | None, text_option("Column of the images of a table, or their paths in a list.")
+    ] = None,
+    label_column: Annotated[
+        str | None, text_option("Column of the labels of a table or list.")
+    ] = None,
     group_column: Annotated[
         str | None,
         text_option(
@@ -230,7 +234,7 @@ for commands in (preview.dataset_commands, preparations.app):
 
 def _lines(file: Path) -> list[str]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(
             f"{file} cannot be read: {error}", param_hint="--classes"

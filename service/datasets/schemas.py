@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -11,7 +13,7 @@ from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN, NAME_PATTERN
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.problems import FieldProblem, SpecError
-from dasl_core.spec.source import SourceOptions, remote_scheme
+from dasl_core.spec.source import SOURCE_KINDS, SourceOptions, remote_scheme, unread_options
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.ids import is_id
 
@@ -97,10 +99,16 @@ class DatasetRequest(StrictModel):
     source: SourceOptions = SourceOptions()
 
     @model_validator(mode="after")
-    def _one_place(self) -> DatasetRequest:
+    def _check(self) -> DatasetRequest:
         if (self.uri is None) == (self.upload is None):
             message = "missing required field; or give upload"
             if self.uri is not None:
                 message = "has no effect with upload; remove one of them"
             raise SpecError([FieldProblem("uri", message)])
+        # A folder's kind is known only at its ingest.
+        kind = SOURCE_KINDS.get(
+            PurePosixPath(self.upload.filename if self.upload else self.uri or "").suffix.lower()
+        )
+        if kind and (problems := unread_options(kind, self.source)):
+            raise SpecError([replace(each, field=f"source.{each.field}") for each in problems])
         return self

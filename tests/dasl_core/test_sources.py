@@ -5,9 +5,11 @@ import json
 import os
 import posixpath
 import tarfile
+import unicodedata
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
+from typing import Any, Literal
 
 import datasets
 import numpy as np
@@ -19,10 +21,10 @@ from PIL import Image
 from dasl_core.data.drawing import Drawer
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
-from dasl_core.data.sources import Entry, Listing, SourceRecord, find_source
+from dasl_core.data.sources import SOURCES, Entry, Listing, SourceRecord, find_source
 from dasl_core.data.sources.splits import file_split
 from dasl_core.spec.locations import ReadableFolders
-from dasl_core.spec.source import SourceOptions
+from dasl_core.spec.source import READ_OPTIONS, SourceOptions, unread_options
 
 NAMES = ("cat/0.png", "cat/2.png", "dog/1.png", "dog/3.png")
 
@@ -110,7 +112,56 @@ def as_array(path: Path) -> str:
     return str(path / "stack.npy")
 
 
+def as_paths(path: Path) -> str:
+    folder(path / "images")
+    (path / "list.txt").write_text("\n".join(f"images/{name}" for name in NAMES))
+    return str(path / "list.txt")
+
+
 KINDS = (as_folder, as_tar, as_webdataset, as_zip, as_csv, as_parquet, as_saved_data_set)
+
+
+OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("split", "image_column", "label_column", "group_column"), "nosuch"),
+    "classes": ("nosuch",),
+    "links": "follow",
+}
+READ: dict[Callable[[Path], str], Set[str]] = {  # by hand, as a check of `READ_OPTIONS`
+    **dict.fromkeys((as_csv, as_parquet, as_saved_data_set), OPTIONS.keys() - {"links"}),
+    **dict.fromkeys((as_tar, as_webdataset, as_zip), frozenset({"split", "classes"})),
+    as_folder: {"split", "classes", "links"},
+    as_paths: {"split"},
+    as_array: {*()},
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("write", READ)
+def test_each_kind_of_source_reads_or_refuses_each_option(
+    tmp_path: Path, write: Callable[[Path], str], option: str
+) -> None:
+    location, options = write(tmp_path), SourceOptions.model_validate({option: OPTIONS[option]})
+    if option == "links" and option in READ[write]:
+        assert len(ingest_folder(location, options=options)) == 4
+        return
+    expected = (
+        f"nosuch|name one with {option}"
+        if option in READ[write]
+        else f"{option}: has no effect with"
+    )
+    with pytest.raises(ValueError, match=expected):
+        ingest_folder(location, options=options)
+
+
+def test_every_option_is_in_the_table() -> None:
+    assert {*OPTIONS, "labels"} == {*SourceOptions.model_fields}
+    assert {*SOURCES, "store"} == {*READ_OPTIONS}
+    without = SourceOptions(labels="none", label_column="a", classes=("a",), split="a")
+    assert [each.field for each in unread_options("list", without)] == ["classes", "label_column"]
+    store = SourceRecord("folder", "s3://b/a", "s3://b/a", options=SourceOptions(links="follow"))
+    assert [str(each) for each in store.unread_options()] == [
+        "links: has no effect with images in an object store; remove it (given follow)"
+    ]
 
 
 def listed(location: str, options: SourceOptions | None = None) -> Listing:
@@ -360,17 +411,53 @@ def test_damaged_list_is_refused(tmp_path: Path, text: str, problem: str) -> Non
         ("list.csv", b"path;label\n0.png;owl\n1.png;wren, small\n"),
         ("list.csv", 'path,label\r\n0.png,owl\r\n1.png,"wren, small"\r\n'.encode("utf-16")),
         ("list.tsv", b"path\tlabel\n0.png\towl\n1.png\twren, small\n"),
+        ("list.csv", b"path\tlabel\n0.png\towl\n1.png\twren, small\n"),
+        ("list.tsv", b"label;path;\nowl;0.png;\nwren, small;1.png;\n"),
+        (
+            "list.csv",
+            b'\xef\xbb\xbf\xef\xbb\xbf Path , Label \n 0.png , owl\t\n1.png, "wren, small " \n\n',
+        ),
+        ("list.csv", b"\xef\xbb\xbfsep=;\r\npath;label\r\n0.png;owl\r\n1.png;wren, small\r\n"),
+        ("list.csv", b"path;label\n./0.png;owl\n.\\1.png;wren, small\n"),
+        ("list.csv", b"path;label\nin\\..\\0.png;owl\nin//.././1.png;wren, small\n"),
+        ("list.csv", b"species;photo;label\nowl;0.png;a\nwren, small;1.png;b\n"),
     ],
 )
 def test_lists_are_read_as_spreadsheets_write_them(tmp_path: Path, name: str, data: bytes) -> None:
     for number in range(2):
         (tmp_path / f"{number}.png").write_bytes(content(number))
+    (tmp_path / "in").mkdir()
     (tmp_path / name).write_bytes(data)
-    entries = listed(str(tmp_path / name)).entries
-    assert [(each.key, each.label) for each in entries] == [
+    columns = {"image_column": "Photo ", "label_column": "species"} if b"photo" in data else {}
+    listing = listed(str(tmp_path / name), SourceOptions.model_validate(columns))
+    assert [(posixpath.basename(each.key), each.label) for each in listing.entries] == [
         ("0.png", "owl"),
         ("1.png", "wren, small"),
     ]
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_list_of_another_system_names_the_files(
+    tmp_path: Path, form: Literal["NFC", "NFD"]
+) -> None:
+    other: Literal["NFC", "NFD"] = "NFD" if form == "NFC" else "NFC"
+    (tmp_path / unicodedata.normalize(form, "Möwe.png")).write_bytes(content(0))
+    name = unicodedata.normalize(other, "Möwe.png")
+    (tmp_path / "list.csv").write_text(f"path\n{name}\n.\\{name}\n")
+    listing = listed(str(tmp_path / "list.csv"))
+    assert [entry.key for entry in listing.entries] == [unicodedata.normalize(form, "Möwe.png")]
+    assert [each.reason for each in listing.skipped] == ["it is listed more than once"]
+
+
+@pytest.mark.parametrize("separator", [" ", "\t", ",", ", "])
+def test_labels_behind_the_paths_of_a_list_get_the_remedy(tmp_path: Path, separator: str) -> None:
+    (tmp_path / "a b.png").write_bytes(content(0))
+    (tmp_path / "list.txt").write_text(f"a b.png{separator}0\n")
+    (skipped,) = listed(str(tmp_path / "list.txt")).skipped
+    assert skipped.reason == (
+        "it cannot be read: No such file or directory. It seems to be followed by a label: write a .csv with a first "
+        "line path,label"
+    )
 
 
 def test_bad_rows_of_a_list_are_skipped(tmp_path: Path) -> None:
@@ -622,8 +709,6 @@ def test_groups_come_from_a_column(tmp_path: Path) -> None:
         assert DatasetIndex.load(tmp_path / "index").groups == index.groups
         with pytest.raises(ValueError, match="has no column 'plate'"):
             ingest_folder(tmp_path / name, options=SourceOptions(group_column="plate"))
-    with pytest.raises(ValueError, match="is no table, and has no column 'patient'"):
-        ingest_folder(tmp_path / "in", options=options)
     (tmp_path / "t.csv").write_text(f"path,patient\nin/{NAMES[0]},{'x' * 1001}\n")
     with pytest.raises(ValueError, match="a value of 1001 characters"):
         ingest_folder(tmp_path / "t.csv", options=options)

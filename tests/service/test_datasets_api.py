@@ -99,6 +99,25 @@ def test_compressed_tar_is_refused_with_the_remedy(api: Api, tmp_path: Path) -> 
     assert "gunzip" in problem["detail"]
 
 
+@pytest.mark.parametrize(
+    ("place", "source", "field"),
+    [
+        ({"upload": {"filename": "a.tar", "size": 9}}, {"label_column": "a"}, "label_column"),
+        ({"upload": {"filename": "a.npy", "size": 9}}, {"split": "a"}, "split"),
+        ({"uri": "s3://bucket/a.ZIP"}, {"links": "follow"}, "links"),
+        ({"uri": "/a-{0..9}.parquet"}, {"links": "follow"}, "links"),
+        ({"uri": "/a.txt"}, {"image_column": "a"}, "image_column"),
+        ({"uri": "/a.csv"}, {"labels": "none", "label_column": "a"}, "label_column"),
+    ],
+)
+def test_options_that_a_kind_of_file_does_not_read_are_refused(
+    api: Api, place: dict[str, Any], source: dict[str, str], field: str
+) -> None:
+    answer = api.client.post("/v1/datasets", json={"name": "birds", **place, "source": source})
+    problem = refused(answer, 422, f"source.{field}")
+    assert "has no effect with" in problem["detail"]
+
+
 def test_ingest_report_lists_skipped_images(api: Api) -> None:
     dataset = api.dataset(state="pending")
     number, headers = api.ingest(dataset)

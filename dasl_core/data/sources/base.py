@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 from dasl_core.data.decode import EXTENSIONS
 from dasl_core.data.sources.storage import Storage, check_location, open_storage, printable
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
-from dasl_core.spec.source import Links, SourceOptions
+from dasl_core.spec.problems import FieldProblem
+from dasl_core.spec.source import Links, SourceOptions, remote_scheme, unread_options
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.
 MAX_ENTRIES = 20_000_000
@@ -124,6 +125,11 @@ class SourceRecord:
         names = self.source_class.deciding_options
         return (self.kind, *(getattr(self.options, name) for name in names)) if names else ()
 
+    def unread_options(self) -> list[FieldProblem]:
+        """Describe the options that this kind of source does not read."""
+        is_store = self.kind == "folder" and remote_scheme(self.root) is not None
+        return unread_options("store" if is_store else self.kind, self.options)
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON-ready values."""
         return asdict(self) | {"options": self.options.model_dump(mode="json")}
@@ -171,8 +177,6 @@ class Source(ABC):
     """Whether keys are paths of files rather than of members of `files`."""
     keys_are_inside: ClassVar[bool] = True
     """Whether all keys stay inside `SourceRecord.root`."""
-    has_columns: ClassVar[bool] = False
-    """Whether the images are rows of a table, with columns."""
     chooses_split: ClassVar[bool] = False
     """Whether only entries of the requested split are listed."""
     deciding_options: ClassVar[tuple[str, ...]] = ()
@@ -243,6 +247,9 @@ class Lister:
         self.entries: list[Entry] = []
         self._skipped: list[Skipped] = []
         self._ignored: Counter[str] = Counter()
+        self.columns: set[str] = set()
+        """Names of all columns."""
+        self.used_columns: set[str | None] = set()
 
     def add(self, entry: Entry) -> None:
         """List an image."""

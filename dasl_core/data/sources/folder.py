@@ -1,5 +1,10 @@
 """A folder in which each file is an image."""
 
+import re
+import unicodedata
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from dasl_core.data.sources.base import (
@@ -7,13 +12,12 @@ from dasl_core.data.sources.base import (
     Lister,
     Listing,
     OnListed,
-    Skipped,
     Source,
     SourceRecord,
     is_image_name,
 )
-from dasl_core.data.sources.storage import check_tree
-from dasl_core.data.sources.table import NO_PATH, read_rows
+from dasl_core.data.sources.storage import File, check_tree
+from dasl_core.data.sources.table import NO_PATH, Row, read_paths, read_table
 from dasl_core.spec.locations import ReadableFolders
 
 
@@ -41,49 +45,70 @@ class FolderSource(Source, kind="folder"):
         return self.storage.open(entry.key, entry.length)
 
 
-class ListSource(Source, kind="list"):
-    """The images that a text file lists: one path a line, or a table with columns for path, label and split.
+class PathsSource(Source, kind="paths"):
+    """The images whose paths a text file lists, one a line: relative to the folder of the list, or absolute."""
 
-    Paths are relative to the folder of the list, or absolute. A table has a line of column names, one of which is
-    "path", "image", "file" or "filename"; "label" or "class", and "split", are optional. Fields are separated by
-    commas, by semicolons if the line of names has no comma, or by tabs in a `.tsv` file.
-    """
-
-    each_image_is_a_file = has_columns = True
+    each_image_is_a_file = True
     keys_are_inside = False
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
         # The paths in a list may point to any readable folder.
         self.storage, self.name = record.storage(allowed, "follow"), record.files[0]
-        # Skipped rows are listed only for this split, and for rows without one.
-        self.split, self.group_column = record.options.split, record.options.group_column
+        self.options = record.options
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        lister = Lister(on_listed, self.split)
+        # Skipped rows are listed only for this split, and for rows without one.
+        lister = Lister(on_listed, self.options.split)
         paths: set[str] = set()
         with self.storage.open(self.name) as file:
-            for row in read_rows(file, self.name, self.group_column):
-                if isinstance(row, Skipped):
-                    lister.skip(*row)
-                    continue
-                path, label, split, group = row
+            for path, label, split, group in self._rows(file, lister):
                 if not path:
                     lister.skip(NO_PATH, "its row in the list has no path", split)
+                    continue
                 # Databases and file systems cannot store it.
-                elif "\0" in f"{path}{label}{split}{group}":
+                if "\0" in f"{path}{label}{split}{group}":
                     lister.skip(path, "its row in the list contains a null character", split)
-                elif path in paths:
+                    continue
+                try:
+                    info = self._find(path)
+                except (OSError, ValueError) as error:
+                    reason = getattr(error, "strerror", None) or error
+                    lister.skip(path, f"it cannot be read: {reason}{self._advise(path)}", split)
+                    continue
+                if info.path in paths:
                     lister.skip(path, "it is listed more than once", split)
-                else:
-                    try:
-                        info = self.storage.info(path)
-                    except (OSError, ValueError) as error:
-                        reason = getattr(error, "strerror", None) or error
-                        lister.skip(path, f"it cannot be read: {reason}", split)
-                        continue
-                    paths.add(path)
-                    lister.add(Entry(path, info.size, info.stamp, 0, 0, label, split, group))
+                    continue
+                paths.add(info.path)
+                lister.add(Entry(info.path, info.size, info.stamp, 0, 0, label, split, group))
         return lister.listing()
+
+    def _rows(self, file: BinaryIO, lister: Lister) -> Iterator[Row]:
+        return read_paths(file, self.name)
+
+    def _find(self, path: str) -> File:
+        """Find a file by its path, also as Windows or another system's Unicode form writes it."""
+        forms = [unicodedata.normalize(form, path) for form in ("NFC", "NFD")]
+        forms = [path, *forms, *(form.replace("\\", "/") for form in forms)]
+        for form in dict.fromkeys(str(PurePosixPath(form)) for form in forms):
+            with suppress(FileNotFoundError):
+                return self.storage.info(form)
+        return self.storage.info(path)
+
+    def _advise(self, path: str) -> str:
+        """Return what to do about a path that is followed by a label; "" if it is not."""
+        if (match := re.fullmatch(r"(.+\.\w+)[\s,;]+\S+", path)) and is_image_name(match[1]):
+            return ". It seems to be followed by a label: write a .csv with a first line path,label"
+        return ""
 
     def open(self, entry: Entry) -> BinaryIO:
         return self.storage.open(entry.key, entry.length)
+
+
+class ListSource(PathsSource, kind="list"):
+    """The images of a table with a line of column names: a list with paths, and perhaps labels and splits.
+
+    The column of paths is "path", "image", "file" or "filename"; "label" or "class", and "split", are optional.
+    """
+
+    def _rows(self, file: BinaryIO, lister: Lister) -> Iterator[Row]:
+        return read_table(file, self.name, self.options, lister)

@@ -36,7 +36,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
     which may name files elsewhere.
     """
 
-    chooses_split = has_columns = True
+    chooses_split = True
     deciding_options = ("image_column", "split")
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
@@ -60,7 +60,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
         )
 
     def list_entries(self, on_listed: OnListed) -> Listing:
-        table, _ = self._table
+        table, image = self._table
         label = self.label_column or ("label" if "label" in table.column_names else None)
         columns = [column for column in (label, self.group_column) if column is not None]
         if missing := [column for column in columns if column not in table.column_names]:
@@ -73,6 +73,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
         digits = len(str(len(table)))
         stamp = int.from_bytes(table._fingerprint.encode()[:7], "little")
         lister = Lister(on_listed)
+        lister.columns, lister.used_columns = {*table.column_names}, {image, *columns}
         for position, (value, group) in enumerate(zip(labels, groups, strict=True)):
             names_of = class_name(value, names), None, class_name(group, ())
             lister.add(Entry(f"{position:0{digits}}", -1, stamp, 0, position, *names_of))
@@ -106,6 +107,8 @@ class HuggingFaceSource(Source, kind="huggingface"):
             if (split := self.split or splits[0]) not in splits:
                 raise ValueError(f"{self.uri} has no split {split!r}: {', '.join(splits)}")
             table = table[split]
+        elif self.split not in (None, table.split):
+            raise ValueError(f"{self.uri} has no split {self.split!r}, as it is not divided")
         images = [
             name
             for name, feature in table.features.items()

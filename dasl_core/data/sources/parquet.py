@@ -53,7 +53,7 @@ class ParquetSource(Source, kind="parquet"):
     random (`ForwardRows`). Memory is bounded by `_KEPT_BYTES` and the pages of the file.
     """
 
-    in_several_files = has_columns = True
+    in_several_files = True
     deciding_options = ("image_column",)
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
@@ -71,7 +71,7 @@ class ParquetSource(Source, kind="parquet"):
         lister = Lister(on_listed)
         for number, name in enumerate(self.files):
             try:
-                for entry in self._rows(number):
+                for entry in self._rows(number, lister):
                     lister.add(entry)
             except (OSError, ValueError, *self._errors) as error:
                 if isinstance(error, OSError) and error.errno is not None:
@@ -96,7 +96,7 @@ class ParquetSource(Source, kind="parquet"):
             raise ValueError(image)
         return io.BytesIO(image)
 
-    def _rows(self, number: int) -> Iterator[Entry]:
+    def _rows(self, number: int, lister: Lister) -> Iterator[Entry]:
         table, name = self._table(number).file, self.files[number]
         stamp = self.storage.info(name).stamp
         schema = table.schema_arrow
@@ -104,7 +104,8 @@ class ParquetSource(Source, kind="parquet"):
         columns = [column for column in (label, self.group_column) if column is not None]
         if missing := [column for column in columns if column not in schema.names]:
             raise ValueError(f"it has no column {missing[0]!r}; its columns are {schema.names}")
-        self._find_image_column(table)
+        lister.used_columns |= {self._find_image_column(table), *columns}
+        lister.columns.update(schema.names)
         names = _class_names(schema, label)
         split = file_split(name)
         stem, digits = os.path.splitext(name)[0], len(str(table.metadata.num_rows))

@@ -3,12 +3,14 @@
 import codecs
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
-from dasl_core.data.sources.base import Skipped
+from dasl_core.data.sources.base import Lister
 from dasl_core.data.sources.storage import printable
+from dasl_core.spec.source import SourceOptions
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "file_name")
 LABEL_COLUMNS = ("label", "class", "class_name", "category")
@@ -20,59 +22,79 @@ Row = tuple[str, str | None, str | None, str | None]
 """Path, label, split and group."""
 
 
-def read_rows(
-    file: BinaryIO, name: str, group_column: str | None = None
-) -> Iterator[Row | Skipped]:
-    """Yield the rows of a list; a row that lacks a field is yielded as skipped, with its line number.
+def read_paths(file: BinaryIO, name: str) -> Iterator[Row]:
+    """Yield the rows of a list with one path a line.
 
     Raises:
         ValueError: it is not such a list; the message names the file.
     """
+    with _errors(name):
+        for line in _text(file):
+            path = line.strip()
+            if path and not path.startswith("#"):
+                yield path, None, None, None
+
+
+def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister) -> Iterator[Row]:
+    """Yield the rows of a list with columns, separated by commas, semicolons or tabs.
+
+    Args:
+        lister: gets the columns, and rows that lack a field as skipped, with their line numbers.
+
+    Raises:
+        ValueError: it is not such a list, or lacks a column; the message names the file.
+    """
     csv.field_size_limit(_MOST_CHARACTERS)
-    is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    file.seek(0)
-    text = io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8-sig", newline="")
-    try:
-        if not name.lower().endswith((".csv", ".tsv")):
-            if group_column is not None:
-                raise ValueError(f"{name} is a list of paths and has no column {group_column!r}")
-            for line in text:
-                path_of_line = line.strip()
-                if path_of_line and not path_of_line.startswith("#"):
-                    yield path_of_line, None, None, None
-            return
+    with _errors(name):
+        text = _text(file)
         first = text.readline()
-        separator = "\t" if name.lower().endswith(".tsv") else ","
-        if (
-            separator not in first and ";" in first
-        ):  # as spreadsheets write where the comma is a decimal sign
-            separator = ";"
-        rows = csv.reader(chain([first], text), delimiter=separator)
-        header = [field.strip().lower() for field in next(rows, [])]
-        path, label, split = (
-            next((header.index(name) for name in names if name in header), None)
-            for names in (PATH_COLUMNS, LABEL_COLUMNS, ("split", "subset"))
+        if first.lower().startswith("sep="):  # Excel's line about the separator
+            first = text.readline()
+        # The separator is the one with which the line of names has a column of paths, or else the most columns.
+        path_columns = PATH_COLUMNS if options.image_column is None else (options.image_column,)
+        separator, header = max(
+            ((each, _header(first, each)) for each in ",;\t"),
+            key=lambda found: (_find(found[1], path_columns) is not None, len(found[1])),
         )
-        if path is None:
+        rows = csv.reader(chain([first], text), delimiter=separator, skipinitialspace=True)
+        next(rows, None)
+        path = _find(header, path_columns)
+        if path is None and options.image_column is None:
             raise ValueError(
                 f"{name} has no column of paths; expected a first line with {', '.join(PATH_COLUMNS[:4])} "
-                f"among the names of its columns, not {', '.join(header[:10])!r}"
+                f"among the names of its columns, not {', '.join(header[:10])!r}. Add such a line, or name the column "
+                "with --image-column (image_column in the API)"
             )
-        group = None
-        if group_column is not None:
-            if (wanted := group_column.strip().lower()) not in header:
+        for column in (options.image_column, options.label_column, options.group_column):
+            if column is not None and _find(header, (column,)) is None:
                 columns = ", ".join(header[:10])
-                raise ValueError(
-                    f"{name} has no column {group_column!r}; its columns are {columns}"
-                )
-            group = header.index(wanted)
+                raise ValueError(f"{name} has no column {column!r}; its columns are {columns}")
+        assert path is not None, "the requested column was found"
+        labels = LABEL_COLUMNS if options.label_column is None else (options.label_column,)
+        label, split = _find(header, labels), _find(header, ("split", "subset"))
+        group = None if options.group_column is None else _find(header, (options.group_column,))
+        positions = [each for each in (path, label, split, group) if each is not None]
+        lister.columns.update(filter(None, header))
+        lister.used_columns.update(header[position] for position in positions)
         for row in rows:
-            if not row:
-                continue
-            if len(row) <= max(path, label or 0, split or 0, group or 0):
-                yield _short(row, path, rows.line_num, len(header))
-            else:
-                yield row[path], _field(row, label), _field(row, split), _field(row, group)
+            if len(row) > max(positions):
+                yield row[path].strip(), _field(row, label), _field(row, split), _field(row, group)
+            elif row:
+                fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
+                reason = f"line {rows.line_num} of the list has {fields}, and the first line {len(header)}"
+                lister.skip(printable(row[path]) if path < len(row) else NO_PATH, reason)
+
+
+def _text(file: BinaryIO) -> TextIO:
+    is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    file.seek(0)
+    return io.TextIOWrapper(file, "utf-16" if is_utf16 else "utf-8-sig", newline="")
+
+
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{name} is not a list of images in UTF-8: {error}. If it is text, save it as UTF-8"
@@ -81,11 +103,17 @@ def read_rows(
         raise ValueError(f"{name} is not a list of images: {error}") from error
 
 
-def _short(row: list[str], path: int, line: int, columns: int) -> Skipped:
-    fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
-    reason = f"line {line} of the list has {fields}, and the first line {columns}"
-    return Skipped(printable(row[path]) if path < len(row) else NO_PATH, reason)
+def _header(line: str, separator: str) -> list[str]:
+    fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    return [field.replace("\ufeff", "").strip() for field in fields]
+
+
+def _find(header: Sequence[str], names: Sequence[str]) -> int | None:
+    """Return the position of the first of these columns, whatever the case of their letters."""
+    columns = [column.lower() for column in header]
+    wanted = (name.strip().lower() for name in names)
+    return next((columns.index(name) for name in wanted if name in columns), None)
 
 
 def _field(row: list[str], position: int | None) -> str | None:
-    return None if position is None else row[position] or None
+    return None if position is None else row[position].strip() or None
