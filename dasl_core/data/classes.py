@@ -1,14 +1,20 @@
 """Splits and classes of a data set, from its source or its folders."""
 
 import posixpath
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
 from dasl_core.data.sources.splits import choose_one, split_folders
+from dasl_core.spec.source import READ_OPTIONS
+from dasl_core.text import describe_endings
 
-_NAMED = 5
+_NAMED, _COLUMNS = 5, 20
+# Columns, and endings of files beside images, that may hold labels.
+_LIKE_LABELS = re.compile("label|class|categor|species|diagnos|target", re.IGNORECASE)
+_LABEL_FILES = {".cls", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".xls", ".xlsx", ".xml"}
 
 
 def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], list[Skipped]]:
@@ -72,37 +78,47 @@ def label_entries(
     return np.array([number[name] for name in names], np.int32), class_names, everything
 
 
-def label_warnings(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Warn if labels of the source or folders are unused because some images have none."""
-    if record.options.labels == "none":
-        return []
+def why_unlabeled(record: SourceRecord, entries: Sequence[Entry], listing: Listing) -> str:
+    """Return why entries have no labels, and where labels may be, as a sentence without its period."""
+    options, (what, read) = record.options, READ_OPTIONS[record.kind]
+    if options.labels == "none":
+        return "the data set was registered without them"
+    if len(options.classes or ()) == 1:
+        return "one class was chosen"
     unlabeled = [entry.key for entry in entries if not entry.label]
-    if len(unlabeled) == len(entries):
-        return _folder_warnings(record, entries)
     if not unlabeled:
-        return []
-    verb = "has" if len(unlabeled) == 1 else "have"
-    return [
-        f"{_count(unlabeled, entries)} {verb} no label ({_some(unlabeled)}), so that the data set has none. Label or "
-        "remove them and refresh the data set, or register it without labels"
-    ]
+        return f"all images are of one class, {entries[0].label}"
+    if len(unlabeled) < len(entries):
+        verb = "has" if len(unlabeled) == 1 else "have"
+        advice = "Label or remove them and refresh the data set"
+        return f"{_count(unlabeled, entries)} {verb} no label ({_some(unlabeled)}). {advice}"
+    if record.source_class.has_folders:
+        endings = {name: listing.ignored[name] for name in _LABEL_FILES & listing.ignored.keys()}
+        files = describe_endings(endings, listing.ignored_examples)
+        unread = f". Files that may have labels are not read: {files}. A list (.csv) is registered by its own path"
+        return _why_no_folders(record, entries) + (unread if endings else "")
+    if "label_column" not in read:
+        return f"{what} has none. A list (.csv) with the columns path and label has them"
+    if options.label_column is not None:
+        return f"the column {options.label_column} is empty"
+    columns = listing.unused_columns
+    likely = ", ".join(filter(_LIKE_LABELS.search, columns)) or ", ".join(columns[:_COLUMNS])
+    return "no column is called label, or it is empty" + (
+        f". Name the column of the labels with --label-column, such as {likely}" if likely else ""
+    )
 
 
-def _folder_warnings(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Warn if a few images outside of the class folders prevent their use as classes."""
-    if not record.source_class.has_folders:
-        return []
+def _why_no_folders(record: SourceRecord, entries: Sequence[Entry]) -> str:
     keys = _keys_in_split(record, entries)
     folders = {key.partition("/")[0] for key in keys if "/" in key}
     outside = [entry.key for entry, key in zip(entries, keys, strict=True) if "/" not in key]
-    # If most images are outside of the folders, these are not classes.
-    if len(folders) < 2 or not 0 < len(outside) < len(keys) - len(outside):
-        return []
+    if not folders:
+        return "all images are in one folder"
     verb = "is" if len(outside) == 1 else "are"
-    return [
-        f"{_count(outside, entries)} {verb} outside of the {len(folders)} folders ({_some(outside)}), so the folders are not "
-        "used as labels. To use them, move or remove these images and read the data set again (dasl datasets refresh)"
-    ]
+    return (
+        f"{_count(outside, entries)} {verb} outside of the {len(folders)} folders ({_some(outside)}). To use the folders "
+        "as labels, move or remove these images and read the data set again (dasl datasets refresh)"
+    )
 
 
 def _count(some: Sequence[str], entries: Sequence[Entry]) -> str:

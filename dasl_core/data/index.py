@@ -30,10 +30,7 @@ _FEW_BANDS = 4
 # Increased when older indexes can no longer be read.
 _FORMAT = 1
 # Fields that are JSON as they are.
-_PLAIN_FIELDS = (
-    *("class_names", "num_ignored", "ignored_endings", "duplicates"),
-    *("label_warnings", "sample_warnings"),
-)
+_PLAIN_FIELDS = ("class_names", "num_ignored", "ignored_endings", "duplicates", "unused", "notes")
 # Columns of `DatasetIndex.locations`.
 FILE, OFFSET, LENGTH, STAMP = range(4)
 
@@ -66,10 +63,10 @@ class DatasetIndex:
     """Number of ignored files by ending."""
     pixels: PixelFacts = field(default_factory=PixelFacts)
     """Type, bands and statistics of the pixels."""
-    label_warnings: list[str] = field(default_factory=list)
-    """Warnings about unused labels."""
-    sample_warnings: list[str] = field(default_factory=list)
-    """Warnings about the values of the decoded sample."""
+    unused: list[str] = field(default_factory=list)
+    """Sentences about labels, columns and files that are not used, and why there are no labels."""
+    notes: list[str] = field(default_factory=list)
+    """Warnings about the source as a whole, and about the values of the decoded sample."""
     duplicates: dict[str, Any] = field(default_factory=dict)
     """Report of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
     duplicate_of: np.ndarray | None = None
@@ -154,22 +151,21 @@ class DatasetIndex:
             "num_ignored": self.num_ignored,
             "ignored_endings": self.ignored_endings,
             "class_names": self.class_names[:limit],
+            "class_images": np.bincount([] if self.labels is None else self.labels)[
+                :limit
+            ].tolist(),
             "skipped": [
                 {"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped[:limit]
             ],
             "pixels": self.pixels.report(),
             "duplicates": self.duplicates,
             "warnings": self.warnings(),
+            "unused": self.unused,
         }
 
     def warnings(self) -> list[str]:
         """Return warnings about usable images that training loses."""
-        return [
-            *self.pixels.warnings(),
-            *self._stack_warnings(),
-            *self.sample_warnings,
-            *self.label_warnings,
-        ]
+        return [*self.pixels.warnings(), *self._stack_warnings(), *self.notes]
 
     def _stack_warnings(self) -> list[str]:
         """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
@@ -260,8 +256,7 @@ class DatasetIndex:
         )
 
     def _check(self) -> None:
-        names = ("class_names", "label_warnings", "sample_warnings")
-        texts = {name: getattr(self, name) for name in names}
+        texts = {name: getattr(self, name) for name in ("class_names", "unused", "notes")}
         for name, values in (texts | {"skipped": chain(*self.skipped)}).items():
             if not all(isinstance(value, str) for value in values):
                 raise ValueError(f"its {name} must be strings")

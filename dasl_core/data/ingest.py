@@ -6,12 +6,12 @@ A broken file never fails an ingest or a job: it is skipped and listed with the 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dasl_core.data.classes import choose_split, label_entries, label_warnings
+from dasl_core.data.classes import choose_split, label_entries, why_unlabeled
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
 from dasl_core.data.duplicates import describe, equal_files, find_duplicates, groups_of
@@ -208,7 +208,7 @@ def ingest_listing(
         entries,
         headers,
         skipped=[*skipped, *failed],
-        ignored=listing.ignored,
+        listing=listing,
         threads=(threads, reading),
         on_progress=on_progress,
     )
@@ -224,7 +224,7 @@ def _build_index(
     headers: list[Header],
     *,
     skipped: list[Skipped],
-    ignored: Mapping[str, int],
+    listing: Listing,
     threads: tuple[int, int],
     on_progress: OnProgress,
 ) -> tuple[DatasetIndex, ContactSheet | None]:
@@ -255,14 +255,14 @@ def _build_index(
             [entries[position] for position in fitting],
             [headers[position] for position in fitting],
             skipped=[*skipped, *unfit],
-            ignored=ignored,
+            listing=listing,
             threads=threads,
             on_progress=on_progress,
         )
     skipped += [Skipped(entries[position].key, why) for position, why in sample.damaged.items()]
     usable = [position for position in range(len(entries)) if position not in sample.damaged]
     if not usable:
-        raise ValueError(_no_images(record.uri, sorted(skipped), ignored))
+        raise ValueError(_no_images(record.uri, sorted(skipped), listing))
     decoded = [entries[position] for position in usable]
     labels, class_names, labeled = label_entries(record, decoded)
     usable = [usable[position] for position in labeled]
@@ -291,11 +291,14 @@ def _build_index(
         locations=np.array(locations, np.int64).reshape(-1, 4),
         checksums=np.array([headers[i].checksum for i in usable], np.int32),
         skipped=sorted(skipped),
-        num_ignored=sum(ignored.values()),
-        ignored_endings=dict(ignored),
+        num_ignored=listing.num_ignored,
+        ignored_endings=dict(listing.ignored),
         pixels=replace(sample.pixels, kinds=kinds),
-        label_warnings=label_warnings(record, decoded),
-        sample_warnings=sample.warnings,
+        unused=[
+            *([f"No labels: {why_unlabeled(record, decoded, listing)}."] if labels is None else []),
+            *listing.unused(),
+        ],
+        notes=[*listing.warnings, *sample.warnings],
         duplicates={
             "equal": describe(equal, paths, read),
             "similar": describe(groups_of(duplicate_of), paths, checked),
@@ -339,16 +342,16 @@ def _digest(record: SourceRecord, listing: Listing, failed: list[Skipped]) -> st
     return hashlib.blake2b(content.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def _no_images(location: str, skipped: Sequence[Skipped], ignored: Mapping[str, int]) -> str:
+def _no_images(location: str, skipped: Sequence[Skipped], listing: Listing) -> str:
     message = f"{location} holds no usable image"
     if skipped:
         message += f"; {len(skipped)} skipped, such as {skipped[0].path} ({skipped[0].reason})"
-    if ignored:
-        count = sum(ignored.values())
+    if count := listing.num_ignored:
         files = "1 other file" if count == 1 else f"{count} other files"
-        message += f"; {files} ignored ({describe_endings(ignored)})"
+        endings = describe_endings(listing.ignored, listing.ignored_examples)
+        message += f"; {files} ignored: {endings}"
         if not skipped:
             message += f"; expected files that end in {', '.join(sorted(EXTENSIONS))}"
-        if not ignored.keys().isdisjoint(SOURCE_ENDINGS):
+        if not listing.ignored.keys().isdisjoint(SOURCE_ENDINGS):
             message += ". Register an archive, list or table by its own path"
     return message

@@ -19,7 +19,6 @@ from dasl_core.outputs import check_replaceable
 from dasl_core.spec import JobSpec, ResolvedJobSpec, dump_yaml, estimate, resolve, seconds_on_cores
 from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
-from dasl_core.text import describe_endings
 from dasl_core.verdict import FEWEST_IMAGES
 from dasl_core.vocabulary import DICOM_EXTENSIONS
 
@@ -127,11 +126,10 @@ class FirstSpec:
         yield f"Images: {len(index):,}, from {shorter.min()} to {longer.max()} px; the median of shorter sides is {facts.median_size} px."
         if index.skipped:
             yield f"Skipped: {len(index.skipped):,}, such as {index.skipped[0].path}: {index.skipped[0].reason}."
-        if index.num_ignored:
-            yield f"Ignored, as their endings are not those of images: {describe_endings(index.ignored_endings)}."
+        yield from index.unused
         yield f"Pixels: {', '.join(f'{count:,} of {kind}' for kind, count in index.pixels.kinds)}."
         if index.labels is None:
-            yield "Labels: none, and none are needed. A folder for each class would allow to measure accuracy."
+            yield "Labels are not needed. A folder for each class would allow to measure accuracy."
         else:
             counts = Counter(np.asarray(index.labels).tolist())
             fewest, most = min(counts.values()), max(counts.values())

@@ -143,8 +143,10 @@ def open_index(
 
 
 def print_warnings(index: DatasetIndex) -> None:
-    """Print warnings about unused files, and about losses of the others."""
+    """Print what is not used, and warnings about losses of the other images."""
     for skipped in index.skipped:
         print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
     for warning in index.warnings():
         print_line(f"Warning: {warning}.", "stderr")
+    for sentence in index.unused:
+        print_line(sentence, "stderr")

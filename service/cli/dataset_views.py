@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from dasl_core.text import describe_endings
 from service.cli import console
 from service.cli.formats import duration, size
 from service.cli.inputs import id_argument
 from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
-    from service.client.models import Preparation
+    from service.client.models import IngestReport, Preparation
     from service.client.sync.models import Dataset
 
 DatasetId = Annotated[str, id_argument("DATASET", "Id or name of the data set.")]
@@ -92,6 +91,14 @@ def _source(dataset: Dataset) -> list[tuple[str, str | None]]:
     ]
 
 
+def _duplicates(report: IngestReport) -> Iterator[str]:
+    """Say how many images are more than needed, with an example."""
+    for kind, what in (("equal", "Equal files"), ("similar", "Similar images")):
+        if (groups := report.duplicates.get(kind) or {}).get("superfluous"):
+            example = " and ".join(groups["examples"][0][:2])
+            yield f"{what}: {groups['superfluous']:,} more than needed, such as {example}."
+
+
 def _refresh(dataset: Dataset, with_error: bool) -> str | None:
     refresh = dataset.refresh
     if refresh is None:
@@ -136,10 +143,8 @@ def print_dataset(
         return
     for warning in report.warnings:
         console.print_line(f"Warning: {warning}.")
-    if report.num_ignored:
-        files = "1 file" if report.num_ignored == 1 else f"{report.num_ignored:,} files"
-        endings = describe_endings(report.ignored_endings)
-        console.print_line(f"Ignored {files} without the ending of an image: {endings}.")
+    for sentence in (*report.unused, *_duplicates(report)):
+        console.print_line(sentence)
     if not report.num_skipped:
         return
     console.print_line(

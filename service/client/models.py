@@ -190,8 +190,8 @@ class SkippedFile(Stored):
 class IngestReport(Stored):
     """Result of an ingest; `skipped` lists at most the first 1000 files.
 
-    `warnings` say what training loses of the usable images. `ignored_endings` counts the files without an ending of
-    images, by ending.
+    `warnings` say what training loses of the usable images, and `unused` which labels, columns and files are not read, and
+    why. `ignored_endings` counts the files without an ending of images, by ending.
     """
 
     num_images: int | None = None
@@ -200,6 +200,8 @@ class IngestReport(Stored):
     ignored_endings: dict[str, int] = Field(default_factory=dict)
     skipped: list[SkippedFile] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
+    unused: list[str] = Field(default_factory=list)
+    duplicates: dict[str, dict[str, Any]] = Field(default_factory=dict)
     class_names: list[str] | None = None
     pixels: dict[str, Any] = Field(default_factory=dict)
     changes: dict[str, int] | None = None

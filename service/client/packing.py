@@ -10,6 +10,7 @@ import stat
 import tarfile
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -86,12 +87,16 @@ class FolderContent:
     Attributes:
         num_images: number of images.
         skipped: paths of images and folders that cannot be packed.
+        ignored: number of files without the extension of an image, by ending.
+        examples: the first of these, by ending.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
         self.filename = "images.tar"
         self.skipped: list[str] = []
+        self.ignored: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
         self._members = sorted(self._find())
         self.num_images = len(self._members)
         if not self._members:
@@ -146,7 +151,11 @@ class FolderContent:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
-                elif _is_image(entry.name) and (member := self._member(entry, path)):
+                elif not _is_image(entry.name):
+                    ending = os.path.splitext(entry.name)[1].lower()
+                    self.ignored[ending] += 1
+                    self.examples[ending] = min(self.examples.get(ending, path), path)
+                elif member := self._member(entry, path):
                     yield member
 
     def _member(self, entry: os.DirEntry[str], path: str) -> Member | None:

@@ -1,63 +1,122 @@
-"""Labels that cannot be used are reported."""
+"""Labels of images, and why there are none."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dasl_core.data.classes import label_entries, label_warnings
+from dasl_core.data.classes import label_entries, why_unlabeled
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
-from dasl_core.data.sources import Entry, SourceRecord
+from dasl_core.data.sources import Entry, Listing, SourceRecord
 from dasl_core.spec.source import SourceOptions
 
-RECORD = SourceRecord("parquet", "pictures", "pictures")
+CLASSES = [f"{name}/{number}.png" for name in ("owl", "wren") for number in range(3)]
+PHOTOS = [f"{number}.png" for number in range(6)]
+FOLDERS = "To use the folders as labels, move or remove these images and read the data set again (dasl datasets refresh)."
+UNREAD = "all images are in one folder. Files that may have labels are not read: {}. A list (.csv) is registered by its own path."
+NO_COLUMN = "no column is called label, or it is empty"
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "options", "expected"),
+    [
+        ("folder", PHOTOS, {}, "all images are in one folder."),
+        ("zip", CLASSES[:3], {}, "all images are in one folder."),
+        ("folder", CLASSES, {"labels": "none"}, "the data set was registered without them."),
+        ("folder", CLASSES, {"classes": ("owl",)}, "one class was chosen."),
+        (
+            "tar",
+            [*CLASSES, "logo.png"],
+            {},
+            f"1 image of 7 is outside of the 2 folders (logo.png). {FOLDERS}",
+        ),
+        (
+            "folder",
+            [f"train/{key}" for key in [*CLASSES, "logo.png"]],
+            {"split": "train"},
+            f"1 image of 7 is outside of the 2 folders (train/logo.png). {FOLDERS}",
+        ),
+        (
+            "folder",
+            [*PHOTOS, *CLASSES],
+            {},
+            "6 images of 12 are outside of the 2 folders (0.png, 1.png, 2.png, 3.png, 4.png, ...). "
+            + FOLDERS,
+        ),
+        (
+            "npy",
+            PHOTOS,
+            {},
+            "an array has none. A list (.csv) with the columns path and label has them.",
+        ),
+        (
+            "paths",
+            CLASSES,
+            {},
+            "a list of paths has none. A list (.csv) with the columns path and label has them.",
+        ),
+        ("list", CLASSES, {}, f"{NO_COLUMN}."),
+        ("parquet", PHOTOS, {"label_column": "kind"}, "the column kind is empty."),
+    ],
+)
+def test_reason_for_no_labels(
+    kind: str, keys: list[str], options: dict[str, Any], expected: str
+) -> None:
+    record = SourceRecord(kind, "birds", "birds", options=SourceOptions.model_validate(options))
+    entries = [Entry(key) for key in keys]
+    labels, names, _ = label_entries(record, entries)
+    assert (labels, names) == (None, [])
+    assert f"{why_unlabeled(record, entries, Listing(entries, []))}." == expected
 
 
 @pytest.mark.parametrize("missing", [None, ""])
 def test_images_without_a_label_are_counted_and_named(missing: str | None) -> None:
+    record = SourceRecord("parquet", "birds", "birds")
     entries = [Entry(f"{n}.png", label="cat" if n < 2 else missing) for n in range(9)]
-    assert label_entries(RECORD, entries)[0] is None
-    assert label_warnings(RECORD, entries) == [
-        "7 images of 9 have no label (2.png, 3.png, 4.png, 5.png, 6.png, ...), so that the data set has none. "
-        "Label or remove them and refresh the data set, or register it without labels"
-    ]
+    assert label_entries(record, entries)[0] is None
+    assert why_unlabeled(record, entries, Listing(entries, [])) == (
+        "7 images of 9 have no label (2.png, 3.png, 4.png, 5.png, 6.png, ...). Label or remove them and "
+        "refresh the data set"
+    )
+    one = [Entry("a.png", label="owl"), Entry("b.png", label="owl")]
+    assert why_unlabeled(record, one, Listing(one, [])) == "all images are of one class, owl"
 
 
-def test_no_warning_where_no_label_is_lost() -> None:
-    labeled = [Entry("a.png", label="cat"), Entry("b.png", label="dog")]
-    assert label_warnings(RECORD, labeled) == []
-    assert label_warnings(RECORD, [Entry("a.png"), Entry("b.png")]) == []
-    without = SourceRecord("parquet", "p", "p", options=SourceOptions(labels="none"))
-    assert label_warnings(without, [*labeled, Entry("c.png")]) == []
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["fine_label", "id", "Species"], " --label-column, such as fine_label, Species."),
+        (["id", "width"], " --label-column, such as id, width."),
+    ],
+)
+def test_columns_that_may_be_labels_are_named(columns: list[str], expected: str) -> None:
+    entries = [Entry("a.png")]
+    said = why_unlabeled(
+        SourceRecord("parquet", "b", "b"), entries, Listing(entries, [], unused_columns=columns)
+    )
+    assert f"{said}." == f"{NO_COLUMN}. Name the column of the labels with{expected}"
 
 
-def test_few_images_beside_folders_are_the_reason_for_no_labels() -> None:
-    folder = SourceRecord("folder", "birds", "birds")
-    classes = [Entry(f"{name}/{n}.png") for name in ("owl", "wren") for n in range(3)]
-    assert label_warnings(folder, classes) == []
-    mixed = [*classes, Entry("logo.png")]
-    assert label_entries(folder, mixed)[0] is None
-    assert label_warnings(folder, mixed) == [
-        "1 image of 7 is outside of the 2 folders (logo.png), so the folders are not used as labels. "
-        "To use them, move or remove these images and read the data set again (dasl datasets refresh)"
-    ]
-    photos = [Entry(f"{n}.png") for n in range(6)]
-    assert label_warnings(folder, [*photos, *classes]) == []
-    assert label_warnings(folder, [*classes[:3], photos[0]]) == [], "one folder is no class"
-    of_split = SourceRecord("folder", "b", "b", options=SourceOptions(split="train"))
-    in_split = [Entry(f"train/{entry.key}") for entry in mixed]
-    assert "1 image of 7 is outside of the 2 folders" in label_warnings(of_split, in_split)[0]
-    without = SourceRecord("folder", "b", "b", options=SourceOptions(labels="none"))
-    assert label_warnings(without, mixed) == []
-
-
-def test_the_warning_is_of_the_report_and_stays_in_the_index(tmp_path: Path) -> None:
+def test_unread_files_beside_images_are_named(tmp_path: Path) -> None:
     for name in "abc":
         np.save(tmp_path / f"{name}.npy", np.arange(64, dtype=np.uint8).reshape(8, 8))
-    (tmp_path / "list.csv").write_text("path,label\na.npy,cat\nb.npy,dog\nc.npy,\n")
-    index = ingest_folder(tmp_path / "list.csv")
+        (tmp_path / f"{name}.json").write_text("{}")
+    (tmp_path / "metadata.csv").write_text(
+        "file_name,label,place,\na.npy,cat,x,\nb.npy,dog,y,\n./c.npy,dog,,\n"
+    )
+    (tmp_path / "clip.mp4").touch()
+    index = ingest_folder(tmp_path)
+    files = "3 .json (a.json, ...), 1 .csv (metadata.csv)"
+    expected = [
+        f"No labels: {UNREAD.format(files)}",
+        f"Ignored, as their endings are not those of images: {files}, 1 .mp4 (clip.mp4).",
+    ]
     index.save(tmp_path / "index")
     for each in (index, DatasetIndex.load(tmp_path / "index")):
-        (warning,) = each.report()["warnings"]
-        assert warning.startswith("1 image of 3 has no label (c.npy), ")
+        assert each.report()["unused"] == expected
+    labeled = ingest_folder(tmp_path / "metadata.csv")
+    report = labeled.report()
+    assert (report["class_names"], report["class_images"]) == (["cat", "dog"], [1, 2])
+    assert report["unused"] == ["Columns that are not used: place."]

@@ -100,7 +100,7 @@ def test_few_icons(tmp_path: Path) -> None:
     assert (spec.train.epochs, spec.backbone.image_size) == (11, 40)
     assert "# Images: 61, from 40 to 48 px; the median of shorter sides is 40 px." in text
     assert "# Skipped: 1, such as broken.png: " in text
-    assert "# Ignored, as their endings are not those of images: 1 .mov." in text
+    assert "# Ignored, as their endings are not those of images: 1 .mov (clip.mov)." in text
     assert "# Equal images: 1 more than needed, such as 0000.png and copy.png." in text
     assert "# This machine: 2 CPU cores, no GPU." in text
     assert "minutes on 2 cores" in text

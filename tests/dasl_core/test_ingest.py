@@ -242,7 +242,8 @@ def test_endings_of_ignored_files_stay_few(tmp_path: Path) -> None:
 def test_folder_without_images_names_endings_and_the_way_to_use_a_list(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv", "c.mp4", "README"):
         (tmp_path / name).touch()
-    expected = r"4 other files ignored \(2 \.csv, 1 without an ending, 1 \.mp4\); expected files that end in "
+    ignored = r"2 \.csv \(a\.csv, \.\.\.\), 1 without an ending \(README\), 1 \.mp4 \(c\.mp4\)"
+    expected = f"4 other files ignored: {ignored}; expected files that end in "
     with pytest.raises(ValueError, match=expected + ".*Register an archive, list or table by its"):
         ingest_folder(tmp_path)
 
@@ -289,9 +290,7 @@ def test_folders_without_images_are_named(tmp_path: Path) -> None:
     # Endings are named only where they are the reason.
     (empty / "a.png").touch()
     (empty / "a.txt").touch()
-    message = (
-        r"1 skipped, such as a\.png \(the file is empty\); 1 other file ignored \(1 \.txt\)\. R"
-    )
+    message = r"1 skipped, such as a\.png \(the file is empty\); 1 other file ignored: 1 \.txt \(a\.txt\)\. R"
     with pytest.raises(ValueError, match=message):
         ingest_folder(empty)
     with pytest.raises(ValueError, match="contains a null character"):
@@ -490,8 +489,8 @@ INDEX_ABOUT: dict[str, Any] = {
     "ignored_endings": {"": 1},
     "pixels": asdict(PixelFacts()),
     "duplicates": {},
-    "label_warnings": [],
-    "sample_warnings": [],
+    "unused": [],
+    "notes": [],
 }
 
 
@@ -499,8 +498,8 @@ INDEX_ABOUT: dict[str, Any] = {
     ("change", "expected"),
     [
         ({"class_names": [1, 2]}, "its class_names must be strings"),
-        ({"label_warnings": [1]}, "its label_warnings must be strings"),
-        ({"sample_warnings": [1]}, "its sample_warnings must be strings"),
+        ({"unused": [1]}, "its unused must be strings"),
+        ({"notes": [1]}, "its notes must be strings"),
         ({"paths": ["../../etc/passwd.png", "b"]}, "names an image outside its folder"),
         ({"paths": ["/etc/passwd.png", "b"]}, "names an image outside its folder"),
         ({"paths": ["a.png"]}, "its lists differ in length"),

@@ -434,6 +434,7 @@ def test_lists_are_read_as_spreadsheets_write_them(tmp_path: Path, name: str, da
         ("0.png", "owl"),
         ("1.png", "wren, small"),
     ]
+    assert listing.unused_columns == (["label"] if columns else [])
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])

@@ -25,7 +25,7 @@ from service.tasks.repository import Tasks
 from service.tokens import service as tokens
 
 FACTS = {"num_images": 640, "num_classes": 10, "median_size": 64}
-REPORT = {
+REPORT: dict[str, Any] = {
     "num_images": 640,
     "num_skipped": 2,
     "skipped": [
@@ -34,6 +34,10 @@ REPORT = {
     ],
     "num_ignored": 5,
     "ignored_endings": {".mp4": 2, ".cr2": 3},
+    "unused": [
+        "Columns that are not used: species.",
+        "Ignored, as their endings are not those of images: 3 .cr2, 2 .mp4.",
+    ],
     "duplicates": {
         "equal": {
             "checked": 640,

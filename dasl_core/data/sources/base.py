@@ -16,6 +16,7 @@ from dasl_core.data.sources.storage import Storage, check_location, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.source import Links, SourceOptions, remote_scheme, unread_options
+from dasl_core.text import describe_endings
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.
 MAX_ENTRIES = 20_000_000
@@ -75,20 +76,34 @@ class Listing:
         entries: sorted by key.
         skipped: files, folders and entries that may not or cannot be read, sorted by path.
         ignored: number of files without an image extension, by ending.
+        ignored_examples: the first of these files, by ending.
+        unused_columns: names of the columns that are not read.
+        warnings: other facts about the source that people must know, as sentences without their period.
     """
 
     entries: list[Entry]
     skipped: list[Skipped]
     ignored: Mapping[str, int] = field(default_factory=dict)
+    ignored_examples: Mapping[str, str] = field(default_factory=dict)
+    unused_columns: Sequence[str] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def num_ignored(self) -> int:
         """Number of files without an image extension."""
         return sum(self.ignored.values())
 
+    def unused(self) -> list[str]:
+        """Return sentences about the columns and files that are not read."""
+        columns = f"Columns that are not used: {', '.join(self.unused_columns)}."
+        files = describe_endings(self.ignored, self.ignored_examples)
+        ignored = f"Ignored, as their endings are not those of images: {files}."
+        return [*([columns] if self.unused_columns else []), *([ignored] if self.ignored else [])]
+
     def digest(self) -> str:
         """Compute a digest that changes when an image is added, removed, changed or made readable."""
-        state = hashlib.blake2b(f"{self.num_ignored}\n".encode(), digest_size=16)
+        said = "\n".join([*self.unused(), *self.warnings])
+        state = hashlib.blake2b(f"{self.num_ignored}\n{said}\n".encode(), digest_size=16)
         for skipped in self.skipped:
             state.update(f"{skipped.path}\0{skipped.reason}\n".encode())
         for entry in self.entries:
@@ -247,9 +262,11 @@ class Lister:
         self.entries: list[Entry] = []
         self._skipped: list[Skipped] = []
         self._ignored: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
         self.columns: set[str] = set()
         """Names of all columns."""
         self.used_columns: set[str | None] = set()
+        self.warnings: list[str] = []
 
     def add(self, entry: Entry) -> None:
         """List an image."""
@@ -266,12 +283,16 @@ class Lister:
         ending = printable(os.path.splitext(path)[1].lower())
         # Bounded, because names may end in hashes or dates.
         is_usual = ending in self._ignored or len(self._ignored) < _MOST_ENDINGS
-        self._ignored[ending if is_usual and len(ending) <= _LONGEST_ENDING else OTHER_ENDINGS] += 1
+        ending = ending if is_usual and len(ending) <= _LONGEST_ENDING else OTHER_ENDINGS
+        self._ignored[ending] += 1
+        self._examples[ending] = min(self._examples.get(ending, printable(path)), printable(path))
 
     def listing(self) -> Listing:
         """Return everything that was listed, sorted."""
         entries = sorted(self.entries, key=lambda entry: entry.key)
-        return Listing(entries, sorted(self._skipped), self._ignored)
+        unused = sorted(map(printable, self.columns.difference(self.used_columns)))
+        found = entries, sorted(self._skipped), self._ignored, self._examples
+        return Listing(*found, unused, self.warnings)
 
 
 def is_image_name(path: str) -> bool:

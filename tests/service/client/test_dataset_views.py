@@ -5,6 +5,7 @@ import pytest
 from service.cli.dataset_views import print_dataset
 from service.client.sync.models import Dataset
 from tests.support.answers import answer_of
+from tests.support.api_server import REPORT
 
 
 @pytest.mark.parametrize(
@@ -50,26 +51,18 @@ def test_options_of_the_source_are_shown(capsys: pytest.CaptureFixture[str]) -> 
     ]
 
 
-@pytest.mark.parametrize(
-    ("report", "expected"),
-    [
-        ({"num_ignored": 0}, []),
-        (
-            {"num_ignored": 1, "ignored_endings": {".mp4": 1}},
-            ["Ignored 1 file without the ending of an image: 1 .mp4."],
-        ),
-        (
-            {"num_ignored": 1203, "ignored_endings": {"": 1, ".heics": 1200, ".mp4": 2}},
-            [
-                "Ignored 1,203 files without the ending of an image: 1200 .heics, 2 .mp4, 1 without an ending."
-            ],
-        ),
-    ],
-)
-def test_endings_of_ignored_files_are_shown(
-    capsys: pytest.CaptureFixture[str], report: dict[str, object], expected: list[str]
-) -> None:
-    content = answer_of(Dataset, report=report)
-    print_dataset(Dataset.model_validate(content))
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith("Ignored")] == expected
+def test_what_is_not_used_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    print_dataset(Dataset.model_validate(answer_of(Dataset, report=REPORT)))
+    shown = capsys.readouterr().out
+    for sentence in (
+        *REPORT["unused"],
+        "Equal files: 1 more than needed, such as a/my photo.png and a/your photo.png.",
+    ):
+        assert sentence in shown.splitlines()
+    print_dataset(
+        Dataset.model_validate(
+            answer_of(Dataset, report={"unused": [], "duplicates": {"similar": {}}})
+        )
+    )
+    shown = capsys.readouterr().out
+    assert "than needed" not in shown

@@ -2,7 +2,6 @@ import { count } from "../core/format.js";
 import { html } from "../vendor.js";
 
 const MOST = 200;
-const MOST_ENDINGS = 8;
 
 /** @typedef {NonNullable<Api.DatasetView["report"]>} Found */
 /**
@@ -11,6 +10,7 @@ const MOST_ENDINGS = 8;
  */
 export function Report({ dataset, report }) {
   return html`${(report.warnings ?? []).map((/** @type {string} */ text) => html`<div class="notice amber"><p>${text}.</p></div>`)}
+    ${(report.unused ?? []).map((/** @type {string} */ text) => html`<div class="notice gray"><p>${text}</p></div>`)}
     <div class="report">
       <section class="card">
         <h2>Contact sheet</h2>
@@ -46,18 +46,7 @@ function Skipped({ report }) {
         <ul class="paths" tabindex="0">${paths.slice(0, MOST).map((path) => html`<li><code>${path}</code></li>`)}${paths.length > MOST && html`<li class="muted">and ${count(paths.length - MOST)} more</li>`}</ul>
       </details>`,
     )}
-    ${report.num_ignored > 0 && html`<p class="muted">${report.num_ignored === 1 ? "1 other file is no image" : `${count(report.num_ignored)} other files are no images`}${endings(report.ignored_endings)}.</p>`}
   </section>`;
-}
-
-/** How many of the files have which ending, the most frequent first. @param {Record<string, number>} [numbers] */
-function endings(numbers) {
-  const sorted = Object.entries(numbers ?? {}).sort(([, one], [, other]) => other - one);
-  if (!sorted.length) return "";
-  const shown = sorted
-    .slice(0, MOST_ENDINGS)
-    .map(([ending, number]) => `${count(number)} ${ending || "without an ending"}`);
-  return `: ${shown.join(", ")}${sorted.length > MOST_ENDINGS ? " and others" : ""}`;
 }
 
 /** @param {{names: string[], total?: number | null}} props */
