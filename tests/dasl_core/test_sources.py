@@ -461,6 +461,41 @@ def test_labels_behind_the_paths_of_a_list_get_the_remedy(tmp_path: Path, separa
     )
 
 
+def zip_with(path: Path, names: dict[bytes, bytes]) -> str:
+    """Write a zip archive with stored names that lack the flag of UTF-8."""
+    stand_ins = {f"{number}{'-' * (len(name) - 1)}": name for number, name in enumerate(names)}
+    with zipfile.ZipFile(path / "a.zip", "w") as archive:
+        for stand_in, name in stand_ins.items():
+            archive.writestr(stand_in, names[name])
+    data = (path / "a.zip").read_bytes()
+    for stand_in, name in stand_ins.items():
+        data = data.replace(stand_in.encode(), name)
+    (path / "a.zip").write_bytes(data)
+    return str(path / "a.zip")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "classes", "guessed"),
+    [
+        ("utf-8", ("Möwe", "猫头鹰"), None),  # as macOS writes
+        ("gbk", ("猫头鹰", "镕鹰"), "gbk"),
+        ("cp437", ("Möwe", "Säger"), "cp437"),
+        ("cp850", ("Bläßhuhn", "Grünfink"), "cp437"),
+        ("ascii", ("owl", "wren"), None),
+    ],
+)
+def test_names_of_other_systems_in_a_zip(
+    tmp_path: Path, encoding: str, classes: tuple[str, str], guessed: str | None
+) -> None:
+    names = [f"{name}/{number}.png" for name in classes for number in range(2)]
+    files = {name.encode(encoding): content(number) for number, name in enumerate(names)}
+    index = ingest_folder(zip_with(tmp_path, files))
+    assert index.class_names == sorted(classes)
+    said = [warning for warning in index.warnings() if "how its names are encoded" in warning]
+    assert len(said) == (guessed is not None)
+    assert all(f"read as {guessed}" in warning for warning in said)
+
+
 def test_bad_rows_of_a_list_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(content(0))
     (tmp_path / "list.csv").write_text(

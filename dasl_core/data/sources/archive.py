@@ -10,6 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 from dasl_core.data.sources.base import (
@@ -40,6 +41,7 @@ _COMPRESSED = (
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 # The size is behind the content where this flag is set, and in an extra field where its place has this value.
 _SIZE_IS_BEHIND, _SIZE_IN_EXTRA = 1 << 3, 0xFFFF_FFFF
+_NAMES_ARE_UTF_8 = 1 << 11
 # After the content: CRC, length and size.
 _DESCRIPTOR = struct.Struct("<3L")
 
@@ -126,10 +128,16 @@ class ZipSource(_ArchiveSource, kind="zip"):
             try:
                 with self.storage.open(name) as file, zipfile.ZipFile(file) as archive:
                     members = archive.infolist()
+                    names, encoding = _decode_names(members)
+                    if encoding is not None:
+                        listing.warnings.append(
+                            f"{name} does not say how its names are encoded; they are read as {encoding}, such as "
+                            f"{next(each for each in names if not each.isascii())}. If that is wrong, use UTF-8"
+                        )
                     # PowerShell 5 separates folders as Windows does.
-                    of_windows = not any("/" in member.filename for member in members)
-                    for member in members:
-                        key = member.filename.replace("\\", "/") if of_windows else member.filename
+                    of_windows = not any("/" in key for key in names)
+                    for key, member in zip(names, members, strict=True):
+                        key = key.replace("\\", "/") if of_windows else key
                         if key.endswith("/"):
                             continue
                         if is_image_name(key) and (reason := _zip_reason(member)) is not None:
@@ -296,6 +304,28 @@ def _sample(key: str) -> str:
     """Return the name of a WebDataset sample: the file's name up to the first dot."""
     folder, slash, name = key.removeprefix("./").rpartition("/")
     return folder + slash + name.partition(".")[0]
+
+
+def _decode_names(members: Sequence[zipfile.ZipInfo]) -> tuple[list[str], str | None]:
+    """Return the names of a zip archive's members, and their encoding if that was guessed.
+
+    Names without the flag of UTF-8 are of the system that made them. `zipfile` reads them as code page 437.
+    """
+    names = [member.filename for member in members]
+    stored = [
+        None if member.flag_bits & _NAMES_ARE_UTF_8 or name.isascii() else name.encode("cp437")
+        for name, member in zip(names, members, strict=True)
+    ]
+    for encoding in ("utf-8", "gbk") if any(stored) else ():
+        with suppress(UnicodeDecodeError):
+            decoded = [name and name.decode(encoding) for name in stored]
+            special = [letter for name in decoded for letter in name or "" if not letter.isascii()]
+            # Of two letters with accents, GBK makes a rare character, which the older GB 2312 lacks.
+            common = sum(bool(letter.encode("gb2312", "ignore")) for letter in special)
+            if encoding == "utf-8" or 2 * common > len(special):
+                names = [new or name for new, name in zip(decoded, names, strict=True)]
+                return names, None if encoding == "utf-8" else encoding
+    return names, "cp437" if any(stored) else None
 
 
 def _zip_reason(member: zipfile.ZipInfo) -> str | None:
