@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,18 +57,22 @@ def label_entries(
 ) -> tuple[np.ndarray | None, list[str], list[int]]:
     """Return labels (N,) int32, class names, and the positions of the entries in these classes.
 
+    Names are compared, and returned, in the Unicode form NFC.
+
     Raises:
-        ValueError: `classes` names a class that the source does not have, or none of its images has a class.
+        ValueError: `classes` names a class that the source does not have, none of its images has a class, or two
+            folders differ only in the Unicode form of their names.
     """
     everything = list(range(len(entries)))
     options = record.options
     names = None if options.labels == "none" else _entry_classes(record, entries)
     if options.classes is not None:
+        wanted = {unicodedata.normalize("NFC", name) for name in options.classes}
         if names is None:
             raise ValueError(f"{record.uri} has no classes to choose from, and classes names some")
-        if missing := sorted({*options.classes} - {*names}):
+        if missing := sorted(wanted - {*names}):
             raise ValueError(f"{record.uri} has no class {missing[0]!r}, which classes names")
-        everything = [position for position in everything if names[position] in options.classes]
+        everything = [position for position in everything if names[position] in wanted]
         names = [names[position] for position in everything]
     if names is None:
         return None, [], everything
@@ -139,12 +144,21 @@ def _may_be_in(record: SourceRecord, path: str, split: str) -> bool:
 def _entry_classes(record: SourceRecord, entries: Sequence[Entry]) -> list[str] | None:
     """Return the class of each entry; None if one has none."""
     if any(entry.label for entry in entries):
-        labels = [entry.label for entry in entries if entry.label]
+        labels = [unicodedata.normalize("NFC", entry.label) for entry in entries if entry.label]
         return labels if len(labels) == len(entries) else None
     keys = _keys_in_split(record, entries)
     if not record.source_class.has_folders or any("/" not in key for key in keys):
         return None
-    return [key.partition("/")[0] for key in keys]
+    folders: dict[str, str] = {}
+    for key in keys:
+        folder = key.partition("/")[0]
+        name = unicodedata.normalize("NFC", folder)
+        if folders.setdefault(name, folder) != folder:
+            raise ValueError(
+                f"{record.uri} has two folders {name!r}, whose names differ only in their Unicode form (NFC and NFD). "
+                "Move the images of one into the other"
+            )
+    return [unicodedata.normalize("NFC", key.partition("/")[0]) for key in keys]
 
 
 def _keys_in_split(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:

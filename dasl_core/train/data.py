@@ -1,6 +1,7 @@
 """Training and held-out images of a run, and their order."""
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from dasl_core.data.strings import Strings
 from dasl_core.data.unreadable import damaged_event, too_many, unreadable_error, unreadable_event
 from dasl_core.distributed import gather_objects
 from dasl_core.spec import ResolvedJobSpec
+from dasl_core.spec.resolve.evaluate import unmatched_classes
 from dasl_core.train.input_bound import Reading
 from dasl_core.train.reporter import Reporter
 
@@ -76,7 +78,7 @@ class TrainingData:
         index = canvases.index
         damaged = {name: damaged_images(canvases, control) for name, canvases in sets.items()}
         left_out, *left_out_of_others = (np.array(sorted(images)) for images in damaged.values())
-        events = []
+        events: list[tuple[str, str, dict[str, Any]]] = []
         if not others:
             parts, holdout = split(index, spec.evaluate.holdout), spec.evaluate.holdout
             events = [] if holdout is None else holdout_events(spec.dataset, index, holdout, parts)
@@ -86,6 +88,9 @@ class TrainingData:
             train_set = ImageSet(canvases, np.setdiff1d(np.arange(len(index)), left_out))
             evaluated = np.arange(len(others[0].index))
             held_out = ImageSet(others[0], np.setdiff1d(evaluated, left_out_of_others[0]))
+            names, trained = Counter(held_out.class_names()), {*(train_set.class_names() or ())}
+            if message := unmatched_classes(names, trained):
+                events.append(("classes_unmatched", message, {"dataset": spec.evaluate.dataset}))
 
         labels, num_classes, train_labels = None, None, None
         if index.labels is not None:

@@ -13,6 +13,7 @@ WARNINGS = frozenset(
     {
         "checkpoint_damaged",
         "checkpoint_failed",
+        "classes_unmatched",
         "classifier_not_measured",
         "gradient_share",
         "images_damaged",

@@ -30,14 +30,16 @@ def estimate(
     tenant: str,
     resolved: ResolvedJobSpec,
     facts: DatasetFacts,
+    evaluated: DatasetFacts | None,
     worker: Worker | None,
 ) -> JobEstimate:
     """Estimate time, memory and disk of a job.
 
     Args:
+        evaluated: facts about the data set of `evaluate.dataset`.
         worker: the resources of each rank if the job started now; None: unknown.
     """
-    costs = estimate_cost(resolved, facts)
+    costs = estimate_cost(resolved, facts, evaluated)
     images = costs.total_steps * resolved.train.batch_size
     seconds = None
     if worker is not None:

@@ -20,6 +20,7 @@ from dasl_core.spec import (
 from dasl_core.spec import resolve as resolve_spec
 from dasl_core.spec import versions as spec_versions
 from dasl_core.spec.job import ANOTHER_DATASET, NOT_ITS_DATASET
+from dasl_core.spec.resolve.evaluate import unmatched_classes
 from service import ids, lifecycle
 from service.api.auth import Caller
 from service.api.problems import field_problem, not_found, spec_problem
@@ -57,8 +58,6 @@ class Plan:
         """
         if self.resolved.evaluate.gallery is not None:
             return None
-        if self.evaluate_version is not None:
-            return DatasetFacts.model_validate(self.evaluate_version.facts).num_images
         return self.estimate.held_out_images or None
 
     def with_seed(self, seed: int, name: str) -> Plan:
@@ -97,10 +96,11 @@ def plan(
     tenant, spec, hours = caller.tenant, checked.spec, checked.spec.resources.max_hours
     tenant_limits.check_caps(session, tenant, priority=spec.priority, hours=hours)
     dataset, version = versions.find_ready(session, tenant, spec.dataset, "dataset", lock=lock)
-    evaluate_version = None
+    evaluate_version, evaluated = None, None
     if spec.evaluate.dataset is not None:
         name, field = spec.evaluate.dataset, "evaluate.dataset"
         other, evaluate_version = versions.find_ready(session, tenant, name, field, lock=lock)
+        evaluated = DatasetFacts.model_validate(evaluate_version.facts)
         if other.id == dataset.id:  # once by name, once by id
             raise field_problem(field, NOT_ITS_DATASET, name, ANOTHER_DATASET)
     facts = DatasetFacts.model_validate(version.facts)
@@ -122,11 +122,8 @@ def plan(
     except SpecError as error:
         problems += error.problems
     else:
-        if spec.evaluate.dataset is not None and evaluate_version is not None:
-            of_evaluation = DatasetFacts.model_validate(evaluate_version.facts)
-            unfit = evaluation_problem(
-                spec.evaluate.dataset, of_evaluation, facts, resolved.backbone
-            )
+        if spec.evaluate.dataset is not None and evaluated is not None:
+            unfit = evaluation_problem(spec.evaluate.dataset, evaluated, facts, resolved.backbone)
             problems += [unfit] if unfit else []
     if problems:
         # Report one problem per field: too many workers may exceed both the cluster and the data.
@@ -134,9 +131,22 @@ def plan(
         for problem in problems:
             by_field.setdefault(problem.field, problem)
         raise spec_problem(list(by_field.values()))
-    estimate = costs.estimate(session, tenant, resolved, facts, room.worker)
+    estimate = costs.estimate(session, tenant, resolved, facts, evaluated, room.worker)
     warnings = room.warnings + costs.warnings(session, resolved, facts, estimate)
+    if evaluate_version is not None:
+        trained, images = (_class_images(each) for each in (version, evaluate_version))
+        if unmatched := unmatched_classes(images, trained):
+            warnings.append(f"evaluate.dataset: {unmatched}.")
     return Plan(spec, resolved, estimate, dataset, version, evaluate_version, warnings)
+
+
+def _class_images(version: DatasetVersion) -> dict[str, int]:
+    """Return the number of images by class; empty if the report has not all classes."""
+    report = version.report or {}
+    images = dict(
+        zip(*(report.get(f"class_{each}", ()) for each in ("names", "images")), strict=False)
+    )
+    return images if len(images) == version.facts["num_classes"] else {}
 
 
 def submit(

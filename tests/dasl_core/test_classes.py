@@ -1,5 +1,6 @@
 """Labels of images, and why there are none."""
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,25 @@ def test_unread_files_beside_images_are_named(tmp_path: Path) -> None:
     report = labeled.report()
     assert (report["class_names"], report["class_images"]) == (["cat", "dog"], [1, 2])
     assert report["unused"] == ["Columns that are not used: place."]
+
+
+def test_class_names_are_of_one_unicode_form(tmp_path: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "Möwe") for form in ("NFC", "NFD"))
+    record = SourceRecord("list", "b", "b", options=SourceOptions(classes=(decomposed, "owl")))
+    entries = [
+        Entry(str(n), label=name) for n, name in enumerate([composed, decomposed, "owl", "x"])
+    ]
+    labels, names, positions = label_entries(record, entries)
+    assert (np.asarray(labels).tolist(), names, positions) == (
+        [0, 0, 1],
+        [composed, "owl"],
+        [0, 1, 2],
+    )
+    for folder in (decomposed, "owl"):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "a.npy", np.eye(8, dtype=np.uint8))
+    assert ingest_folder(tmp_path).class_names == [composed, "owl"]
+    (tmp_path / composed).mkdir(exist_ok=True)
+    np.save(tmp_path / composed / "b.npy", np.eye(8, dtype=np.uint8))
+    with pytest.raises(ValueError, match=r"has two folders 'Möwe', .* only in their Unicode form"):
+        ingest_folder(tmp_path)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dasl_core.data import strings
+from dasl_core.data.canvases import Canvases
 from dasl_core.data.groups import group_names
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.sources import SourceRecord
@@ -251,6 +252,25 @@ def test_split_by_class_needs_classes() -> None:
 
 
 @pytest.mark.usefixtures("without_plots")
+def test_evaluation_images_of_other_classes_are_reported(
+    pictures: DatasetIndex, cache: Path
+) -> None:
+    names = ["Möwe", *pictures.class_names[1:]]
+    other = replace(pictures, class_names=names)
+    sets = {
+        name: Canvases(index, 16, 3, cache=cache, threads=1)
+        for name, index in (("pictures", pictures), ("others", other))
+    }
+    spec = resolved(pictures, evaluate={"dataset": "others"})
+    data = TrainingData.select(spec, sets, control=None)
+    count = int((np.asarray(other.labels) == 0).sum())
+    message = (
+        f"{count} of {len(other)} evaluation images are of classes without training images: Möwe"
+    )
+    assert data.events == [("classes_unmatched", message, {"dataset": "others"})]
+    data.close()
+
+
 def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=3))
     spec = resolved(index, train={"batch_size": 2})

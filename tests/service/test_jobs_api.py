@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import event, select
 
 from service import lifecycle
-from service.db.models import Attempt, IdempotencyKey
+from service.db.models import Attempt, DatasetVersion, IdempotencyKey
 from service.protocol import AttemptStart
 from service.scheduling import repository as scheduling
 from service.scheduling.automatic import NOTHING
@@ -118,6 +118,27 @@ def test_submit_refuses_evaluation_on_unfit_data_set(api: Api) -> None:
         spec = {"dataset": "emoji", "evaluate": {"dataset": name}}
         problem = refused(api.client.post("/v1/jobs", json=spec), 422, "evaluate.dataset")
         assert why in problem["errors"][0]["message"]
+
+
+def test_evaluation_images_of_other_classes_are_counted(api: Api) -> None:
+    """The number of held-out images is that of `evaluate.dataset`."""
+    reports = {"emoji": (["Rotkehlchen", "owl"], [50, 40]), "other": (["Möwe", "owl"], [12, 12])}
+    for name, (classes, images) in reports.items():
+        dataset = api.dataset(name, num_images=sum(images), num_classes=2)
+        with api.database.write() as session:
+            version = session.get_one(DatasetVersion, (dataset, 1))
+            version.report = {"class_names": classes, "class_images": images}
+    spec = {"dataset": "emoji", "evaluate": {"dataset": "other"}}
+    answer = api.client.post("/v1/jobs/validate", json=spec).json()
+    assert answer["estimate"]["held_out_images"] == 24
+    assert answer["warnings"] == [
+        "evaluate.dataset: 12 of 24 evaluation images are of classes without training images: Möwe."
+    ]
+    assert api.client.post("/v1/jobs", json=spec).json()["warnings"] == answer["warnings"]
+    with api.database.write() as session:  # the report of many classes does not name all
+        version = session.get_one(DatasetVersion, (dataset, 1))
+        version.report = {"class_names": ["owl"], "class_images": [12]}
+    assert api.client.post("/v1/jobs/validate", json=spec).json()["warnings"] == []
 
 
 def test_workers_of_a_job_that_does_not_run_can_be_changed(api: Api) -> None:

@@ -28,7 +28,7 @@ class Estimate(SpecModel):
 
     train_images: int
     held_out_images: int
-    """Of the data set, to evaluate on; 0 if `evaluate.dataset` names another data set."""
+    """Images to evaluate on: of the data set, or those of `evaluate.dataset`."""
     epochs: int
     steps_per_epoch: int
     total_steps: int
@@ -50,8 +50,13 @@ class Estimate(SpecModel):
     """Floating-point operations for an image in a step, with all its views. null: not known for the backbone."""
 
 
-def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
+def estimate(
+    resolved: ResolvedJobSpec, facts: DatasetFacts, evaluated: DatasetFacts | None = None
+) -> Estimate:
     """Estimate steps, parameters, memory, disk and computation of a resolved spec.
+
+    Args:
+        evaluated: facts about the data set of `evaluate.dataset`.
 
     Raises:
         ValueError: the backbone is a custom network of unknown size.
@@ -72,7 +77,7 @@ def estimate(resolved: ResolvedJobSpec, facts: DatasetFacts) -> Estimate:
     kept = _kept_checkpoints(resolved)
     return Estimate(
         train_images=images,
-        held_out_images=facts.num_images - images,
+        held_out_images=evaluated.num_images if evaluated else facts.num_images - images,
         epochs=train.epochs,
         steps_per_epoch=steps,
         total_steps=steps * train.epochs,

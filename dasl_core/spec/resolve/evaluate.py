@@ -1,6 +1,7 @@
 """Check and resolve the settings of evaluations."""
 
 import math
+from collections.abc import Collection, Mapping
 
 from dasl_core.headlines import INSTANCE_RECALL, RECALL, VERIFICATION, larger_is_better
 from dasl_core.spec.errors import closest
@@ -141,6 +142,16 @@ def _check_nothing_held_out(evaluate: Evaluate, problems: Problems) -> None:
                 "needs held-out images, and evaluate.holdout is null; remove it, or name a data set "
                 "in evaluate.dataset",
             )
+
+
+def unmatched_classes(evaluated: Mapping[str, int], trained: Collection[str]) -> str | None:
+    """Describe evaluation images, by class, of classes without training images; None if there are none, or no labels."""
+    missing = sorted(name for name in evaluated if name not in trained)
+    if not missing or not trained:
+        return None
+    some = ", ".join(missing[:10]) + (", ..." if len(missing) > 10 else "")
+    count = f"{sum(evaluated[name] for name in missing)} of {sum(evaluated.values())}"
+    return f"{count} evaluation images are of classes without training images: {some}"
 
 
 def evaluation_interval(spec: JobSpec) -> int:
