@@ -48,6 +48,24 @@ def places(busy: BusyService, shown: Locator) -> list[tuple[float, float]]:
     ]
 
 
+def test_neighbors_without_a_label_are_not_counted_as_wrong(
+    opened: Watched, busy: BusyService
+) -> None:
+    """The training images of a job may have no labels, and those of `evaluate.dataset` some."""
+    data = content(busy, "neighbours.json")
+    images = data["images"]
+    for image in images:
+        image["label"] = image["label"] if image["held_out"] else None
+    opened.page.route("**/neighbours.json*", lambda route: route.fulfill(json=data))
+    page = opened.open(f"jobs/{busy.jobs['with-dar']}/pictures")
+    rows = zip(data["queries"], data["evaluations"][-1]["neighbors"], strict=True)
+    for row, (query, found) in enumerate(rows):
+        labels = [images[each]["label"] for each in found if images[each]["held_out"]]
+        right = labels.count(images[query]["label"])
+        shown = page.locator(".neighbors > li").nth(row).locator(".found").last
+        expect(shown).to_contain_text(f"{right} of {len(labels)} with a label")
+
+
 @pytest.mark.slow
 def test_neighbors_at_the_start_stand_beside_those_of_the_chosen_evaluation(
     opened: Watched, busy: BusyService

@@ -42,9 +42,11 @@ export function Neighbors({ data, shown, sheet }) {
 function Found({ data, sheet, query, evaluation, row, isLabeled }) {
   const { label } = data.images[query];
   const found = evaluation.neighbors[row].map((index) => ({ index, image: data.images[index] }));
-  const right = found.filter(({ image }) => label !== null && image.label === label).length;
+  // The training images, or those held out, may have no labels.
+  const labeled = found.filter(({ image }) => label !== null && image.label !== null);
+  const right = labeled.filter(({ image }) => image.label === label).length;
   return html`<div class="found">
-    <span class="small muted">${when(evaluation)}${isLabeled ? ` · ${right} of ${found.length}` : ""}</span>
+    <span class="small muted">${when(evaluation)}${isLabeled ? ` · ${right} of ${labeled.length}${labeled.length < found.length ? " with a label" : ""}` : ""}</span>
     <ol>
       ${found.map(({ index, image }, place) => {
         const isRight = label !== null && image.label === label;
