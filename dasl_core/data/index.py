@@ -185,17 +185,27 @@ class DatasetIndex:
         ]
 
     def changes_since(self, before: DatasetIndex) -> dict[str, int]:
-        """Count the images that were added, removed, changed and unchanged since another version of the data set."""
+        """Count the images that were added, removed, changed, unchanged and relabeled since another version."""
         names = {*before.paths}
         common = sum(path in names for path in self.paths)
         identities = {digest.tobytes() for digest in before._identities()}
         unchanged = sum(digest.tobytes() in identities for digest in self._identities())
+        classes = before._classes()
+        relabeled = sum(classes.get(path, name) != name for path, name in self._classes().items())
         return {
             "added": len(self) - common,
             "removed": len(before) - common,
             "changed": common - unchanged,
             "unchanged": unchanged,
+            "relabeled": relabeled,
         }
+
+    def _classes(self) -> dict[str, str | None]:
+        """Return the class of each image; None without labels."""
+        if self.labels is None:
+            return dict.fromkeys(self.paths)
+        names = (self.class_names[label] for label in self.labels.tolist())
+        return dict(zip(self.paths, names, strict=True))
 
     def _identities(self) -> np.ndarray:
         return identify([self.entry(number) for number in range(len(self))], self.source.files)

@@ -204,6 +204,7 @@ def versions(
         "ADDED": lambda version: version.changes and version.changes.added,
         "REMOVED": lambda version: version.changes and version.changes.removed,
         "CHANGED": lambda version: version.changes and version.changes.changed,
+        "RELABELED": lambda version: version.changes and version.changes.relabeled,
         "": lambda version: "files removed" if version.removed else None,
     }
     with connect() as client:

@@ -61,6 +61,8 @@ class Changes(Answer):
     removed: int
     changed: int
     unchanged: int
+    relabeled: int
+    """Images in both versions that have another class."""
 
 
 class VersionView(Answer):

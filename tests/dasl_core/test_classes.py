@@ -137,9 +137,26 @@ def test_class_names_are_of_one_unicode_form(tmp_path: Path) -> None:
     )
     for folder in (decomposed, "owl"):
         (tmp_path / folder).mkdir()
-        np.save(tmp_path / folder / "a.npy", np.eye(8, dtype=np.uint8))
+        np.save(tmp_path / folder / "a.npy", np.arange(64, dtype=np.uint8).reshape(8, 8))
     assert ingest_folder(tmp_path).class_names == [composed, "owl"]
     (tmp_path / composed).mkdir(exist_ok=True)
-    np.save(tmp_path / composed / "b.npy", np.eye(8, dtype=np.uint8))
+    np.save(tmp_path / composed / "b.npy", np.arange(64, dtype=np.uint8).reshape(8, 8))
     with pytest.raises(ValueError, match=r"has two folders 'Möwe', .* only in their Unicode form"):
         ingest_folder(tmp_path)
+
+
+def test_images_that_change_their_class_are_counted(tmp_path: Path) -> None:
+    for name in "abc":
+        np.save(tmp_path / f"{name}.npy", np.arange(64, dtype=np.uint8).reshape(8, 8))
+    indices = []
+    for rows in (
+        "path,label\na.npy,cat\nb.npy,dog\nc.npy,dog",
+        "path,label\na.npy,cat\nb.npy,cat\nc.npy,dog",
+        "path\na.npy\nb.npy",
+    ):
+        (tmp_path / "list.csv").write_text(rows)
+        indices.append(ingest_folder(tmp_path / "list.csv"))
+    first, second, third = indices
+    kept = {"added": 0, "removed": 0, "changed": 0, "unchanged": 3}
+    assert second.changes_since(first) == {**kept, "relabeled": 1}
+    assert third.changes_since(first) == {**kept, "removed": 1, "unchanged": 2, "relabeled": 2}

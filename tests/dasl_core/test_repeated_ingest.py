@@ -83,6 +83,7 @@ def test_refresh_reads_new_and_changed_images_only(
         "removed": 1,
         "changed": 2,
         "unchanged": 3,
+        "relabeled": 0,
     }
     fresh = ingest(folder)
     assert saved(again.index, tmp_path / "again") == saved(fresh.index, tmp_path / "fresh")

@@ -81,7 +81,7 @@ def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> No
     during = api.submit()
     endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
     started = api.client.post(f"{endpoint}/start", headers=headers).json()
-    changes = {"added": 100, "removed": 0, "changed": 1, "unchanged": 99}
+    changes = {"added": 100, "removed": 0, "changed": 1, "unchanged": 99, "relabeled": 0}
     body = {
         "state": "succeeded",
         "facts": {**FACTS, "num_images": 200},

@@ -126,7 +126,7 @@ def test_refresh_reads_what_is_new_and_the_command_line_shows_it(
     assert run(service, dataset.id, monkeypatch) == 0
     newest, oldest = client.datasets.versions(dataset.id, page_size=1)
     assert (newest.number, oldest.number) == (2, 1)
-    assert newest.changes == Changes(added=1, removed=1, changed=0, unchanged=2)
+    assert newest.changes == Changes(added=1, removed=1, changed=0, unchanged=2, relabeled=0)
     table = [line.split() for line in dasl("versions", "pets").splitlines()]
     assert [row[0] for row in table] == ["VERSION", "2", "1"]
     assert "\n1 " not in dasl("versions", "pets", "-n", "1")

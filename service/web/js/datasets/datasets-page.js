@@ -183,13 +183,13 @@ function Versions({ dataset }) {
   if (!data) return null;
   return html`<section class="card">
     <h2>Versions</h2>
-    <${Table} label="Versions" head=${html`<th>Version</th><th>Read</th><th class="right">Images</th><th class="right">Added</th><th class="right">Removed</th><th class="right">Changed</th>`}>
+    <${Table} label="Versions" head=${html`<th>Version</th><th>Read</th><th class="right">Images</th><th class="right">Added</th><th class="right">Removed</th><th class="right">Changed</th><th class="right">Relabeled</th>`}>
       ${data.data.map(
         ({ number, created_at, facts, changes, removed }) => html`<tr>
           <td>${number}${removed && html` <span class="muted">removed</span>`}</td>
           <td>${moment(created_at)}</td>
           <td class="right">${count(facts?.num_images)}</td>
-          <td class="right">${count(changes?.added)}</td><td class="right">${count(changes?.removed)}</td><td class="right">${count(changes?.changed)}</td>
+          <td class="right">${count(changes?.added)}</td><td class="right">${count(changes?.removed)}</td><td class="right">${count(changes?.changed)}</td><td class="right">${count(changes?.relabeled)}</td>
         </tr>`,
       )}
     <//>
