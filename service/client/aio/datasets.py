@@ -91,7 +91,7 @@ class AsyncDatasets(AsyncResource):
 
         dataset = await anext(self.list(name=name, page_size=1), None)
         if dataset is not None and dataset.state == DatasetState.UPLOADING:
-            check_resumable(dataset, content)
+            check_resumable(dataset, content, source)
         else:
             about = {"filename": content.filename, "size": content.size, "sha256": sha256}
             about["fingerprint"] = content.fingerprint

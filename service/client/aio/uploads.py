@@ -3,9 +3,10 @@
 import base64
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from dasl_core.spec.source import SourceOptions
 from service.client.aio.threads import in_thread, sleep
 from service.client.aio.transport import BUSY, AsyncTransport, path_to
 from service.client.aio.waiting import OUTAGE_SECONDS
@@ -24,17 +25,25 @@ _REPEATED = ("upload-offset", "upload-busy", "digest-mismatch")
 _LONGEST_PAUSE = 10.0
 
 
-def check_resumable(dataset: DatasetRecord, content: Content) -> None:
-    """Check that the upload of a data set can be resumed with this content.
+def check_resumable(
+    dataset: DatasetRecord, content: Content, source: Mapping[str, Any] | None
+) -> None:
+    """Check that the upload of a data set can be resumed with this content and these options.
 
     Raises:
-        UploadFailed: the upload has other content.
+        UploadFailed: the upload has other content, or was begun with other options.
     """
     names = ("filename", "size", "fingerprint")
     if any(getattr(dataset.upload, name, None) != getattr(content, name) for name in names):
         raise UploadFailed(
             f"The unfinished upload of {dataset.name} has other files, or they changed since it began. Remove it "
             f"(dasl datasets rm {dataset.id}) and upload again, or choose another name."
+        )
+    options = SourceOptions.model_validate(source or {})
+    if options.model_dump(mode="json", exclude_defaults=True) != (dataset.source or {}):
+        raise UploadFailed(
+            f"The unfinished upload of {dataset.name} was begun with other options: {dataset.source or 'none'}. Repeat it "
+            f"with these, or remove it (dasl datasets rm {dataset.id}) and upload again."
         )
 
 

@@ -196,6 +196,8 @@ def test_repeated_command_resumes(client: Client, tmp_path: Path) -> None:
     assert FileContent(other).fingerprint == FileContent(archive).fingerprint
     with pytest.raises(UploadFailed, match="has other files, or they changed"):
         client.datasets.upload(other, "owls")
+    with pytest.raises(UploadFailed, match="was begun with other options: none"):
+        client.datasets.upload(archive, "owls", {"labels": "none"})
     resumed = CliRunner().invoke(
         app, ["datasets", "add", str(archive), "--name", "owls", "--upload", "--no-wait"]
     )
