@@ -61,4 +61,18 @@ IMAGE_EXTENSIONS = frozenset({
     "ppm", "pgm", "pbm", "pnm", "pfm", "jp2", "j2k", "avif", "heic", "heif", "hif", "npy",
 }) | DICOM_EXTENSIONS | RAW_EXTENSIONS
 """Extensions of image files: lower case, without the dot."""
+# Thumbnails and deleted files: of Synology and QNAP, Windows, macOS and ext4.
+SYSTEM_FOLDERS = frozenset({
+    "@eadir", "#recycle", "#snapshot", "@recycle", "@recently-snapshot",
+    "$recycle.bin", "recycler", "system volume information", "__macosx", "lost+found",
+})
+"""Names of folders that a system keeps beside the user's, in lower case."""
 # fmt: on
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a part of a path begins with a dot, or is a folder of the system."""
+    return any(
+        (part.startswith(".") and part not in (".", "..")) or part.lower() in SYSTEM_FOLDERS
+        for part in path.split("/")
+    )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
-from dasl_core.data.sources.splits import choose_one, split_folders
+from dasl_core.data.sources.splits import choose_one, image_folders, split_folders
 from dasl_core.spec.source import READ_OPTIONS
 from dasl_core.text import describe_endings
 
@@ -37,6 +37,7 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
                 f"so that test images stay out of training: {', '.join(f'{record.uri}/{s}' for s in splits)}; "
                 f"or choose one of them, such as --split {splits[0]} (source.split in the API)"
             )
+        _refuse_masks(record, entries)
         return list(entries), list(skipped)
     if named:
         selected = [entry for entry in entries if entry.split == split]
@@ -49,7 +50,22 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
     if not selected:
         some = ", ".join(named[:10]) or "none"
         raise ValueError(f"{record.uri} has no split {split!r}; its splits and folders are: {some}")
+    _refuse_masks(record, selected)
     return selected, list(skipped)
+
+
+def _refuse_masks(record: SourceRecord, entries: Sequence[Entry]) -> None:
+    """Raise a ValueError if the first-level folders are those of images and of their masks; not if `classes` names them."""
+    if record.options.classes is None and record.source_class.has_folders and entries:
+        keys = _keys_in_split(record, entries)
+        folders = {key.partition("/")[0] for key in keys if "/" in key}
+        around = _names(record, entries)[0].removesuffix(keys[0])
+        for images in image_folders(folders):
+            raise ValueError(
+                f"{record.uri} has the folders {', '.join(sorted(folders))}, which are no classes but images and what "
+                f"belongs to them, such as masks; choose the images with --split {around}{images} (source.split in the "
+                "API). If they are classes, name them with --classes"
+            )
 
 
 def label_entries(

@@ -66,7 +66,7 @@ class DatasetIndex:
     unused: list[str] = field(default_factory=list)
     """Sentences about labels, columns and files that are not used, and why there are no labels."""
     notes: list[str] = field(default_factory=list)
-    """Warnings about the source as a whole, and about the values of the decoded sample."""
+    """Warnings about the source as a whole, its values, and images and labels that are doubtful."""
     duplicates: dict[str, Any] = field(default_factory=dict)
     """Report of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
     duplicate_of: np.ndarray | None = None

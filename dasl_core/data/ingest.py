@@ -14,6 +14,7 @@ import numpy as np
 from dasl_core.data.classes import choose_split, label_entries, why_unlabeled
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
+from dasl_core.data.doubts import doubts
 from dasl_core.data.duplicates import describe, equal_files, find_duplicates, groups_of
 from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
 from dasl_core.data.index import DatasetIndex
@@ -298,7 +299,11 @@ def _build_index(
             *([f"No labels: {why_unlabeled(record, decoded, listing)}."] if labels is None else []),
             *listing.unused(),
         ],
-        notes=[*listing.warnings, *sample.warnings],
+        notes=[
+            *listing.warnings,
+            *sample.warnings,
+            *doubts(paths, labels, class_names, equal),
+        ],
         duplicates={
             "equal": describe(equal, paths, read),
             "similar": describe(groups_of(duplicate_of), paths, checked),

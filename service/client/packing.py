@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from dasl_core.vocabulary import IMAGE_EXTENSIONS
+from dasl_core.vocabulary import IMAGE_EXTENSIONS, is_hidden
 from service.client.errors import UploadFailed
 
 _RECORD = tarfile.BLOCKSIZE
@@ -141,7 +141,7 @@ class FolderContent:
             folder = pending.pop()
             try:
                 with os.scandir(self._folder / folder) as scan:
-                    entries = [entry for entry in scan if not entry.name.startswith(".")]
+                    entries = [entry for entry in scan if not is_hidden(entry.name)]
             except OSError:
                 if not folder:
                     raise

@@ -75,6 +75,8 @@ def test_folder_of_splits_is_refused(tmp_path: Path) -> None:
         (["train/a", "test/b", "unlabeled/c"], ["test", "train"]),
         (["train/a", "val/b", "__MACOSX/c"], ["train", "val"]),
         (["train/a", "dev/b", "test/c"], ["dev", "test", "train"]),
+        (["train/a", "holdout/b"], ["holdout", "train"]),
+        (["train/a", "unlabeled/b"], ["train", "unlabeled"]),
         (["train2017/a", "val2017/b"], ["train2017", "val2017"]),
         (["train_images/a", "test_images/b"], ["test_images", "train_images"]),
         (["Train Images/a", "test-set/b"], ["Train Images", "test-set"]),

@@ -27,6 +27,7 @@ from dasl_core.data.sources.splits import file_split
 from dasl_core.data.sources.storage import is_inside, open_part
 from dasl_core.data.sources.tar_members import find_compression, read_members
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.vocabulary import is_hidden
 
 # Largest image file in an archive, in bytes: twice an uncompressed 16-bit image of 89 million pixels.
 MAX_BYTES = 1 << 30
@@ -215,11 +216,8 @@ class _Archives(Lister):
 
     def add_member(self, entry: Entry, reason: str | None = None) -> None:
         """List a member, if it is an image; as skipped if there is a reason."""
-        if any(
-            part.startswith(".") and part != ".."
-            for part in entry.key.removeprefix("./").split("/")
-        ):
-            return  # hidden, as in a folder
+        if is_hidden(entry.key):  # as in a folder
+            return
         if not is_image_name(entry.key):
             self.ignore(entry.key)
             return

@@ -1,20 +1,31 @@
 """Detection of a data set's splits by the names of folders and files."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 # Words in the names of folders of splits: "val2017", "test_images".
 TRAIN_WORDS = frozenset({"train", "training", "trainset", "trainval"})
 # fmt: off
 TEST_WORDS = frozenset({
     "test", "testing", "testset", "val", "valid", "validation", "valset", "dev", "eval", "evaluation",
+    "holdout", "unlabeled", "unlabelled",
 })
 # Words that do not change a name's meaning.
 FILLERS = frozenset({
-    "image", "images", "img", "imgs", "photo", "photos", "picture", "pictures",
+    "image", "images", "img", "imgs", "rgb", "photo", "photos", "picture", "pictures",
     "set", "split", "data", "dataset", "folder", "jpg", "jpeg", "png",
 })
+# Words in the names of folders and files that hold what belongs to the pixels of other images.
+MASK_WORDS = frozenset({
+    "mask", "masks", "label", "labels", "annotation", "annotations", "annot", "trimap", "trimaps", "gt", "groundtruth",
+    "seg", "segmentation", "segmentations", "depth", "matte", "mattes", "overlay", "overlays",
+})
+# Other words in the names of such folders: "SegmentationClass".
+_MASK_KINDS = frozenset({"class", "object", "instance", "semantic", "binary", "color"})
 # fmt: on
+# Files of a mask and of an image; their first group is the same if they belong together: a_mask.png, a.jpg, a.rgb.png.
+MASK_OF = re.compile(rf"(.+)[._-](?:{'|'.join(sorted(MASK_WORDS))})\.\w+", re.IGNORECASE)
+IMAGE_OF = re.compile(rf"(.+?)(?:[._-](?:{'|'.join(sorted(FILLERS))}))?\.\w+", re.IGNORECASE)
 
 
 # File names of splits in Hugging Face, WebDataset and others: train-00000-of-00012.parquet, val-000.tar,
@@ -62,9 +73,22 @@ def split_folders(paths: list[str]) -> list[str]:
     return []
 
 
+def image_folders(folders: Set[str]) -> list[str]:
+    """Return the folders of images if all others hold their masks, by their names; nothing if there are no others."""
+    usual = FILLERS | TRAIN_WORDS | TEST_WORDS
+    images = [folder for folder in folders if set() < _words(folder) <= usual]
+    masks = [folder for folder in folders if _words(folder) & MASK_WORDS]
+    is_pair = all(_words(folder) <= usual | MASK_WORDS | _MASK_KINDS for folder in masks)
+    return sorted(images) if masks and is_pair and len(images + masks) == len(folders) else []
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
+
+
 def _parse_split_name(name: str) -> tuple[bool, frozenset[str]] | None:
     """Return whether a folder's name means a training split, and its other words; None if it names no split."""
-    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)} - FILLERS
+    words = _words(name) - FILLERS
     if not words & (TRAIN_WORDS | TEST_WORDS):
         return None
     return bool(words & TRAIN_WORDS), frozenset(words - TRAIN_WORDS - TEST_WORDS)

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
 from dasl_core.spec.source import remote_scheme
+from dasl_core.vocabulary import is_hidden
 
 # Enough for nearly every header: most are in the first few KiB, some after an embedded preview.
 _FIRST_READ = 64 << 10
@@ -72,7 +73,7 @@ class LocalStorage:
                 yield File(folder, 0, 0, reason)
                 continue
             for entry in entries:
-                if entry.name.startswith("."):
+                if is_hidden(entry.name):
                     continue
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 file = self._examine(entry, path, seen)
@@ -188,7 +189,7 @@ class RemoteStorage:
             raise FileNotFoundError(errno.ENOENT, "there is no such object or prefix", self.uri)
         for name, info in objects.items():
             path = str(name).removeprefix(root).lstrip("/")
-            if path and not any(part.startswith(".") for part in path.split("/")):
+            if path and not is_hidden(path):
                 yield _remote_file(path, info)
 
     def info(self, path: str) -> File:

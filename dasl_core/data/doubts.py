@@ -1,0 +1,59 @@
+"""Warnings of images and labels that are usable, but probably not what their user means."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from posixpath import basename, dirname, join
+
+import numpy as np
+
+from dasl_core.data.sources.splits import IMAGE_OF, MASK_OF, image_folders
+
+
+def doubts(
+    paths: Sequence[str],
+    labels: np.ndarray | None,
+    class_names: Sequence[str],
+    equal: Sequence[Sequence[int]],
+) -> list[str]:
+    """Return warnings of masks among the images, and of equal images in several classes.
+
+    Args:
+        labels: class of each image, (N,), or None.
+        equal: positions of equal images, in groups.
+    """
+    warnings = []
+    if masks := _find_masks(paths):
+        warnings.append(
+            f"{len(masks)} of {len(paths)} images are masks or labels of others by their names, such as {masks[0]}, and are "
+            "trained on as the others are. Move them elsewhere, or register a .csv list of the images"
+        )
+    if labels is not None:
+        labeled = [[(class_names[labels[at]], paths[at]) for at in group] for group in equal]
+        if several := [group for group in labeled if len({label for label, _ in group}) > 1]:
+            some = " and ".join(
+                f"{path} ({label})" for label, path in sorted(several[0])[:: len(several[0]) - 1]
+            )
+            warnings.append(
+                f"{len(several)} of the images that occur several times are in several classes, such as {some}. Remove the "
+                "wrong ones and refresh the data set"
+            )
+    return warnings
+
+
+def _find_masks(paths: Sequence[str]) -> list[str]:
+    """Find the images that are masks of others: `a_mask.png` beside `a.jpg`, or `a/masks` beside `a/images`."""
+    inside: defaultdict[str, set[str]] = defaultdict(set)
+    for folder in {dirname(path) for path in paths}:
+        inside[dirname(folder)].add(basename(folder))
+    folders: set[str] = set()
+    for outer, names in inside.items():
+        if images := image_folders(names):
+            folders |= {join(outer, name) for name in names.difference(images)}
+    bases = {match[1] for path in paths if (match := MASK_OF.fullmatch(path))}
+    if bases:
+        bases.intersection_update(m[1] for path in paths if (m := IMAGE_OF.fullmatch(path)))
+    return [
+        path
+        for path in paths
+        if dirname(path) in folders or ((match := MASK_OF.fullmatch(path)) and match[1] in bases)
+    ]
