@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from dasl_core.data.classes import choose_split, label_entries, why_unlabeled
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
+from dasl_core.data.decode.foreign import HEAD, describe_foreign
 from dasl_core.data.doubts import doubts
 from dasl_core.data.duplicates import describe, equal_files, find_duplicates, groups_of
 from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
@@ -25,7 +27,7 @@ from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.resolve.pixels import automatic_window
-from dasl_core.spec.source import SOURCE_ENDINGS, SourceOptions
+from dasl_core.spec.source import COMPRESSED_ENDINGS, SOURCE_ENDINGS, SourceOptions
 from dasl_core.text import describe_endings
 from dasl_core.vocabulary import IngestPhase
 
@@ -158,9 +160,24 @@ def list_source(
         raise ValueError(f"{record.uri}: {'; '.join(map(str, problems))}")
     try:
         source = record.open(allowed)
-        return source, source.list_entries(lambda count: on_progress(0, count, "listing"))
+        listing = source.list_entries(lambda count: on_progress(0, count, "listing"))
     except OSError as error:
         raise ValueError(f"{record.uri} cannot be read: {error.strerror or error}") from error
+    except ValueError:
+        _refuse_foreign(record, allowed)
+        raise
+    if not listing.entries:
+        _refuse_foreign(record, allowed)
+    return source, listing
+
+
+def _refuse_foreign(record: SourceRecord, allowed: ReadableFolders) -> None:
+    """Raise a ValueError if the first file of a source is something else than its kind."""
+    head = b""
+    with suppress(IndexError, OSError, ValueError):
+        head = record.storage(allowed, record.options.links).read(record.files[0], 0, HEAD)
+    if (what := describe_foreign(head)) and record.kind not in what.lower().split():
+        raise ValueError(f"{record.uri} is {what}")
 
 
 def ingest_listing(
@@ -357,6 +374,8 @@ def _no_images(location: str, skipped: Sequence[Skipped], listing: Listing) -> s
         message += f"; {files} ignored: {endings}"
         if not skipped:
             message += f"; expected files that end in {', '.join(sorted(EXTENSIONS))}"
-        if not listing.ignored.keys().isdisjoint(SOURCE_ENDINGS):
-            message += ". Register an archive, list or table by its own path"
+        if ".arrow" in listing.ignored:
+            message += ". Of a Hugging Face cache, register what save_to_disk or to_parquet writes, or hf://OWNER/NAME"
+        elif not listing.ignored.keys().isdisjoint((*SOURCE_ENDINGS, *COMPRESSED_ENDINGS)):
+            message += ". Register an archive, list or table by its own path, and unpack one inside another first"
     return message

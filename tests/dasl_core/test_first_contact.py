@@ -130,3 +130,26 @@ def test_equal_images_in_several_classes_are_reported(tmp_path: Path, kind: str)
     assert "such as owl/e.png (owl) and wren/d.png (wren)" in several
     index.save(tmp_path / "index")
     assert DatasetIndex.load(tmp_path / "index").warnings() == [several]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (LFS, "a pointer of Git LFS; .* git lfs pull"),
+        (b"\xef\xbb\xbf\n<!DOCTYPE html><html>Quota exceeded</html>", "a page of HTML or XML"),
+        (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "a page of HTML or XML"),
+        (b'{"message": "not found"}', "JSON"),
+        (b"Rar!\x1a\7\1\0" + bytes(200), "a RAR archive, which is not supported"),
+        (b"%PDF-1.7 ...", "a PDF document"),
+        (b"\xff\x0a" + bytes(100), "a JPEG XL image"),
+        (bytes(5000), "not written: it begins with zeros"),
+        (b"PK\3\4" + bytes(999), "a ZIP archive"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["jpg", "tar", "zip", "parquet", "npy", "csv", "txt"])
+def test_what_is_no_image_is_named(tmp_path: Path, ending: str, content: bytes, what: str) -> None:
+    if (ending, what) == ("zip", "a ZIP archive"):
+        content, what = b"a" * 257 + b"ustar" + bytes(999), "a tar archive"
+    (tmp_path / f"a.{ending}").write_bytes(content)
+    with pytest.raises(ValueError, match=f"(the file|a.{ending}) is {what}"):
+        ingest_folder(tmp_path if ending == "jpg" else tmp_path / f"a.{ending}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from dasl_core.data.decode import dicom, npy, pillow, raw, tiff
 from dasl_core.data.decode.eight_bit import decode_image, eight_bit_pixels
+from dasl_core.data.decode.foreign import describe_foreign
 from dasl_core.data.decode.header import MAX_PIXELS, SCALES, Header, PixelType, decoding_memory
 from dasl_core.data.decode.header_bounds import bounded
 from dasl_core.data.decode.pixels import Pixels, as_data_set_has
@@ -94,6 +95,8 @@ def _find_family(file: IO[bytes], name: str) -> _Family:
         return _TIFF
     if extension in DICOM_EXTENSIONS:
         return _DICOM
+    if (what := describe_foreign(head)) is not None:
+        raise ValueError(f"the file is {what}")
     is_webp_or_avif = head[4:8] == b"ftyp" or head[8:12] == b"WEBP"
     return _PILLOW._replace(is_read_whole=is_webp_or_avif)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
+from dasl_core.data.decode.foreign import HEAD, describe_foreign
 from dasl_core.data.sources.base import (
     Entry,
     Lister,
@@ -25,7 +26,7 @@ from dasl_core.data.sources.base import (
 from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import file_split
 from dasl_core.data.sources.storage import is_inside, open_part
-from dasl_core.data.sources.tar_members import find_compression, read_members
+from dasl_core.data.sources.tar_members import read_members
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.vocabulary import is_hidden
 
@@ -35,10 +36,6 @@ MAX_BYTES = 1 << 30
 _MAX_LABEL = 1 << 10
 # Longest chain of links; the limit of Linux.
 _MOST_LINKS = 40
-_COMPRESSED = (
-    "it is compressed as a whole, with {}, so a single image of it cannot be read; decompress it and register the "
-    "plain .tar"
-)
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 # The size is behind the content where this flag is set, and in an extra field where its place has this value.
 _SIZE_IS_BEHIND, _SIZE_IN_EXTRA = 1 << 3, 0xFFFF_FFFF
@@ -83,8 +80,9 @@ class TarSource(_ArchiveSource, kind="tar"):
         links: dict[str, str] = {}
         first = len(listing.entries)
         with self.storage.open(name) as file:
-            if (compression := find_compression(file)) is not None:
-                listing.skip_in(number, name, _COMPRESSED.format(compression))
+            what = describe_foreign(file.read(HEAD))
+            if what is not None and "tar" not in what.split():
+                listing.skip_in(number, name, f"it is {what}")
                 return
             for member in read_members(file, about.size, lambda why: listing.damaged(number, why)):
                 path = member.name.removeprefix("./")

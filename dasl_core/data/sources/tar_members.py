@@ -14,22 +14,6 @@ _SEARCHED = 1 << 20
 _CHECKSUM, _DIGITS = 148, 6
 
 
-# First bytes of compressed files, whatever their names.
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-}
-
-
-def find_compression(file: BinaryIO) -> str | None:
-    """Return the program that compressed a file, or None."""
-    file.seek(0)
-    head = file.read(_BLOCK)
-    return next((name for magic, name in _COMPRESSED.items() if head.startswith(magic)), None)
-
-
 def read_members(
     file: BinaryIO, size: int, on_damage: Callable[[str], None]
 ) -> Iterator[tarfile.TarInfo]:
