@@ -15,6 +15,7 @@ import numpy as np
 
 from dasl_core.data.array_file import damage_as, read_arrays, write_arrays
 from dasl_core.data.decode import SCALES, decode
+from dasl_core.data.decode.npy import FEW_BANDS
 from dasl_core.data.decode.reasons import CHANGED, one_sentence
 from dasl_core.data.headers import identify
 from dasl_core.data.opening import open_unchanged
@@ -25,8 +26,6 @@ from dasl_core.data.strings import Strings
 from dasl_core.spec import DatasetFacts
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 
-# Images of up to four bands are not stacks: gray or color, with an alpha channel or near infrared.
-_FEW_BANDS = 4
 # Increased when older indexes can no longer be read.
 _FORMAT = 1
 # Fields that are JSON as they are.
@@ -170,7 +169,7 @@ class DatasetIndex:
     def _stack_warnings(self) -> list[str]:
         """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
         bands, kind = self.pixels.bands, self.source.source_class
-        if not (kind.has_folders or kind.each_image_is_a_file) or bands <= _FEW_BANDS:
+        if not (kind.has_folders or kind.each_image_is_a_file) or bands <= FEW_BANDS:
             return []
         arrays = [
             path

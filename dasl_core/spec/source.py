@@ -66,12 +66,12 @@ _COLUMNS = ("image_column", "label_column", "group_column")
 READ_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "folder": ("a folder of images", ("split", "classes", "links")),
     "store": ("images in an object store", ("split", "classes")),
-    "tar": ("tar archives", ("split", "classes")),
-    "zip": ("zip archives", ("split", "classes")),
+    "tar": ("tar archives", ("split", "classes", "links")),
+    "zip": ("zip archives", ("split", "classes", "links")),
     "npy": ("an array", ()),
     "paths": ("a list of paths", ("split",)),
     "list": ("a list", ("split", "classes", *_COLUMNS)),
-    "parquet": ("Parquet files", ("split", "classes", *_COLUMNS)),
+    "parquet": ("Parquet files", ("split", "classes", "links", *_COLUMNS)),
     "huggingface": ("a Hugging Face data set", ("split", "classes", *_COLUMNS)),
 }
 _INSTEAD = {"group_column": ", or use evaluate.holdout.group with folder or pattern in the spec"}

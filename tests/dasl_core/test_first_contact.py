@@ -1,19 +1,27 @@
 """What people's folders, archives and tables hold beside images and labels, as public reports of other tools name it."""
 
 import io
+import os
 import re
 import tarfile
 import warnings
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import datasets
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
+from dasl_core.data.decode import decode
 from dasl_core.data.doubts import doubts
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.data.sources.base import class_name
 from dasl_core.spec.source import SourceOptions
 from service.client.packing import FolderContent
 
@@ -130,6 +138,93 @@ def test_equal_images_in_several_classes_are_reported(tmp_path: Path, kind: str)
     assert "such as owl/e.png (owl) and wren/d.png (wren)" in several
     index.save(tmp_path / "index")
     assert DatasetIndex.load(tmp_path / "index").warnings() == [several]
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "expected"),
+    [
+        ([1, 1.0, -1, 2, None], ["owl", "wren"], ["wren", "wren", None, "2", None]),
+        ([-1, 2.0, 2.5, float("nan"), None], [], ["-1", "2", "2.5", None, None]),
+        (["01", b"owl", True, "nan"], [], ["01", "owl", "True", "nan"]),
+    ],
+)
+def test_labels_of_tables(values: list[object], names: list[str], expected: list[str]) -> None:
+    assert [class_name(value, names) for value in values] == expected
+
+
+@pytest.mark.parametrize("value", [[0, 1], {"id": 1}])
+@pytest.mark.parametrize("kind", ["t.parquet", "saved"])
+def test_several_labels_of_an_image_are_refused(tmp_path: Path, kind: str, value: Any) -> None:
+    rows = {"image": [png(0), png(1)], "label": [value, value]}
+    if kind == "saved":
+        table = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+        table.save_to_disk(tmp_path / kind)
+    else:
+        parquet.write_table(pyarrow.table(rows), tmp_path / kind)
+    with pytest.raises(ValueError, match="is no label; name another column, or use --no-labels"):
+        ingest_folder(tmp_path / kind)
+    assert len(ingest_folder(tmp_path / kind, options=SourceOptions(labels="none"))) == 2
+
+
+@pytest.mark.parametrize("place", ["data", "data/*"])
+@pytest.mark.parametrize("kind", ["parquet", *ARCHIVES])
+def test_links_to_archives_and_tables_are_followed_on_request(
+    tmp_path: Path, kind: str, place: str
+) -> None:
+    if kind == "parquet":
+        blob = tmp_path / "blob"
+        parquet.write_table(pyarrow.table({"image": [png(0), png(1)]}), blob)
+    else:
+        blob = write(tmp_path, kind, images("a.png", "b.png"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"all.{kind}").symlink_to(os.path.relpath(blob, tmp_path / "data"))
+    with pytest.raises(ValueError, match=r"follow-links|matches 0 files"):
+        ingest_folder(tmp_path / place)
+    index = ingest_folder(tmp_path / place, options=SourceOptions(links="follow"))
+    assert index.decode(1, 3).shape == (6, 8, 3)
+
+
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_archives_are_read_as_they_are_unpacked(tmp_path: Path, kind: str) -> None:
+    names = ("/home/owl/a.png", "/home/wren/b.png", "/home/owl/a.png", "../c.png")
+    index = ingest_folder(write(tmp_path, kind, images(*names)))
+    assert list(index.paths) == ["home/owl/a.png", "home/wren/b.png"]
+    assert index.class_names == ["owl", "wren"]
+    assert (index.decode(0, 3) == decode(io.BytesIO(png(2)), "a.png", 3)).all()
+    assert [skipped.path for skipped in index.skipped] == ["../c.png", "home/owl/a.png"]
+    assert index.skipped[1].reason == "a later file of the archive replaces it"
+    (tmp_path / f"data.{kind}").unlink()
+    with pytest.raises(ValueError, match="and unpack one inside another first"):
+        ingest_folder(write(tmp_path, kind, [("n01440764.tar", b"x"), ("more.tar.gz", b"x")]))
+
+
+def test_part_of_a_split_zip_is_named(tmp_path: Path) -> None:
+    content = write(tmp_path, "zip", images(*BIRDS)).read_bytes()
+    (tmp_path / "part.zip").write_bytes(content[len(content) // 2 :])
+    with pytest.raises(ValueError, match="part of a split archive; join the parts"):
+        ingest_folder(tmp_path / "part.zip")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "problem"),
+    [
+        ("stack.npy", (6, 3, 24, 32), r"\(3, 24, 32\), probably \(bands, H, W\).*numpy.moveaxis"),
+        ("stack.npy", (6, 1, 24, 32), r"probably \(bands, H, W\)"),
+        ("stack.npy", (24, 32, 3), r"one image \(H, W, bands\); register its folder"),
+        ("folder/a.npy", (3, 24, 32), r"probably \(bands, H, W\)"),
+        ("stack.npy", (6, 24, 32, 3), None),
+        ("stack.npy", (6, 24, 32), None),
+        ("folder/a.npy", (24, 32, 12), None),
+    ],
+)
+def test_axes_of_arrays_are_not_guessed(
+    tmp_path: Path, name: str, shape: tuple[int, ...], problem: str | None
+) -> None:
+    (tmp_path / "folder").mkdir()
+    np.save(tmp_path / name, np.zeros(shape, np.uint8))
+    location = tmp_path / name.partition("/")[0]
+    with pytest.raises(ValueError, match=problem) if problem else nullcontext():
+        assert len(ingest_folder(location)) in (1, 6)
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,9 @@ def test_links_out_of_folder_are_skipped(tmp_path: Path) -> None:
     index = ingest_folder(root)
     assert index.paths == ["alias.png", "real.png"]
     skip_reasons = reasons(index)
-    leads_out = "it is a link that leads out of the data set's folder"
+    leads_out = (
+        "it is a link that leads out of the data set's folder; --follow-links reads such links"
+    )
     assert skip_reasons["out.png"] == skip_reasons["up.png"] == skip_reasons["folder"] == leads_out
     assert skip_reasons["loop"] == "it is a link to a folder, and such links are not followed"
     assert "circle.png" in skip_reasons

@@ -127,9 +127,11 @@ OPTIONS: dict[str, Any] = {
     "links": "follow",
 }
 READ: dict[Callable[[Path], str], Set[str]] = {  # by hand, as a check of `READ_OPTIONS`
-    **dict.fromkeys((as_csv, as_parquet, as_saved_data_set), OPTIONS.keys() - {"links"}),
-    **dict.fromkeys((as_tar, as_webdataset, as_zip), frozenset({"split", "classes"})),
-    as_folder: {"split", "classes", "links"},
+    **dict.fromkeys((as_csv, as_saved_data_set), OPTIONS.keys() - {"links"}),
+    as_parquet: OPTIONS.keys(),
+    **dict.fromkeys(
+        (as_folder, as_tar, as_webdataset, as_zip), frozenset({"split", "classes", "links"})
+    ),
     as_paths: {"split"},
     as_array: {*()},
 }
@@ -537,8 +539,8 @@ def test_entries_of_archives_stay_inside(tmp_path: Path) -> None:
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
     listing = listed(str(tmp_path / "a.tar"))
-    assert [entry.key for entry in listing.entries] == ["ok.png"]
-    assert len(listing.skipped) == 4
+    assert [entry.key for entry in listing.entries] == ["ok.png", "root.png"]
+    assert len(listing.skipped) == 3
     assert listing.num_ignored == 1
 
 

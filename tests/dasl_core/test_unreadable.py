@@ -123,7 +123,7 @@ def test_image_that_became_link_out_of_folder_is_black(
     image.symlink_to(secret)
     pixels, unreadable = read_with_reasons(index, tmp_path / "cache")
     assert not pixels[4].any()
-    assert unreadable == {4: "it is a link that leads out of the data set's folder"}
+    assert unreadable[4].startswith("it is a link that leads out of the data set's folder")
 
 
 def test_no_cache_with_too_many_missing_files(index: DatasetIndex, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from dasl_core.data.decode.header import Header, pixel_type
 from dasl_core.data.decode.pixels import Pixels, default_colors, from_file_type
 
 MAGIC = npy_format.MAGIC_PREFIX
+FEW_BANDS = 4
+"""Length up to which an axis is one of bands, if the others are longer: gray or color, with opacity or near infrared."""
 # NumPy parses headers with `ast.literal_eval`, which CPython 3.11 may fail in several threads at once: "AST
 # constructor recursion depth mismatch" (python/cpython#106905).
 _PARSING = Lock()
@@ -68,6 +70,11 @@ def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
         raise ValueError(
             f"the image is an array of shape {shape}, and must be (H, W) or (H, W, bands); a stack of images is "
             "a data set of its own: register the file itself"
+        )
+    if len(shape) == 3 and shape[0] <= FEW_BANDS < min(shape[1:]):
+        raise ValueError(
+            f"the image is an array of shape {shape}, probably (bands, H, W), and must be (H, W, bands): move the bands to "
+            "the last axis with numpy.moveaxis. A stack of images is a data set of its own: register the file itself"
         )
     height, width, bands = (*shape, 1)[:3]
     return (

@@ -36,6 +36,7 @@ MAX_BYTES = 1 << 30
 _MAX_LABEL = 1 << 10
 # Longest chain of links; the limit of Linux.
 _MOST_LINKS = 40
+_SPLIT = "it is a part of a split archive; join the parts, for example with zip -s 0"
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 # The size is behind the content where this flag is set, and in an extra field where its place has this value.
 _SIZE_IS_BEHIND, _SIZE_IN_EXTRA = 1 << 3, 0xFFFF_FFFF
@@ -50,7 +51,8 @@ class _ArchiveSource(Source):
     in_several_files = has_folders = True
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
-        self.storage, self.files = record.storage(allowed), record.files
+        self.storage = record.storage(allowed, record.options.links)
+        self.files = record.files
         # Skipped entries are listed only for this split, and for entries without one.
         self.split = record.options.split
 
@@ -127,6 +129,8 @@ class ZipSource(_ArchiveSource, kind="zip"):
             try:
                 with self.storage.open(name) as file, zipfile.ZipFile(file) as archive:
                     members = archive.infolist()
+                    if any(member.volume or member.header_offset < 0 for member in members):
+                        raise NotImplementedError(_SPLIT)
                     names, encoding = _decode_names(members)
                     if encoding is not None:
                         listing.warnings.append(
@@ -144,8 +148,10 @@ class ZipSource(_ArchiveSource, kind="zip"):
                             continue
                         offset, length = member.header_offset, member.compress_size
                         listing.add_member(Entry(key, length, stamp ^ member.CRC, number, offset))
-            except (zipfile.BadZipFile, NotImplementedError) as error:
+            except zipfile.BadZipFile as error:
                 listing.damaged(number, str(error))
+            except NotImplementedError as error:
+                listing.skip_in(number, name, str(error))
         return listing.listing()
 
     def open(self, entry: Entry) -> BinaryIO:
@@ -205,11 +211,11 @@ class _Archives(Lister):
     def __init__(self, files: Sequence[str], on_listed: OnListed, split: str | None) -> None:
         super().__init__(on_listed, split)
         self._files, self._several = files, len(files) > 1
-        self._keys: set[str] = set()
+        self._places: dict[str, int] = {}
 
     def key(self, number: int, name: str) -> str:
-        """Return the key of a member of an archive."""
-        name = name.removeprefix("./")
+        """Return the key of a member of an archive, as programs unpack it: without a slash at its beginning."""
+        name = name.removeprefix("./").lstrip("/")
         return f"{os.path.splitext(self._files[number])[0]}/{name}" if self._several else name
 
     def add_member(self, entry: Entry, reason: str | None = None) -> None:
@@ -226,15 +232,18 @@ class _Archives(Lister):
             reason = "its name contains a null character"
         elif not is_inside(key):
             reason = "its name leads out of the archive"
-        elif key in self._keys:
-            reason = "the archive contains another file of this name"
         elif entry.length > MAX_BYTES:
             reason = "the file is far too large for an image"
         if reason is not None:
             self.skip_in(entry.file, key, reason)
             return
-        self._keys.add(key)
-        self.add(entry._replace(key=key, split=self._find_split(entry.file)))
+        entry = entry._replace(key=key, split=self._find_split(entry.file))
+        place = self._places.setdefault(key, len(self.entries))
+        if place < len(self.entries):
+            self.entries[place] = entry  # as when the archive is unpacked
+            self.skip_in(entry.file, key, "a later file of the archive replaces it")
+        else:
+            self.add(entry)
 
     def skip_in(self, number: int, path: str, reason: str) -> None:
         """List a member of an archive, or the archive itself, as skipped."""

@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from dasl_core.data.decode.header import MAX_VALUES
-from dasl_core.data.decode.npy import read_array_header
+from dasl_core.data.decode.npy import FEW_BANDS, read_array_header
 from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, SourceRecord, check_count
 from dasl_core.data.sources.storage import one_line
 from dasl_core.spec.locations import ReadableFolders
@@ -75,6 +75,10 @@ class ArraySource(Source, kind="npy"):
             raise ValueError(
                 f"{name} has the shape {shape} and the type {dtype}; expected numbers (N, H, W) or "
                 "(N, H, W, C), in C order"
+            )
+        if len(shape) == 3 and shape[2] <= FEW_BANDS < min(shape[:2]):
+            raise ValueError(
+                f"{name} has the shape {shape}, probably one image (H, W, bands); register its folder"
             )
         if not math.prod(shape):
             raise ValueError(f"{name} is empty: its shape is {shape}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import posixpath
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ from dasl_core.data.sources.storage import Storage, check_location, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.source import Links, SourceOptions, remote_scheme, unread_options
-from dasl_core.text import describe_endings
+from dasl_core.text import cut, describe_endings
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.
 MAX_ENTRIES = 20_000_000
@@ -247,11 +248,20 @@ def check_count(name: str, count: int) -> None:
 
 
 def class_name(value: object, names: Sequence[str]) -> str | None:
-    """Return the class name of a table's label: the name with this number, or the value as text."""
-    if isinstance(value, int) and 0 <= value < len(names):
-        return names[value]
+    """Return the class name of a table's label: the name with this number, or the value as text; None if it is missing.
+
+    Raises:
+        ValueError: it is a list or a record.
+    """
+    if isinstance(value, list | dict):
+        raise ValueError(f"{cut(str(value))} is no label; name another column, or use --no-labels")
+    if isinstance(value, float):  # integers of which some are missing, as pandas writes them
+        value = None if math.isnan(value) else int(value) if value.is_integer() else value
+    if isinstance(value, int) and names and -1 <= value < len(names):
+        return names[value] if value >= 0 else None  # Hugging Face writes -1 for an unknown label
     # No database stores null characters.
-    return None if value is None else str(value).replace("\0", "")
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return None if value is None else text.replace("\0", "")
 
 
 class Lister:

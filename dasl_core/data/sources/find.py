@@ -124,7 +124,7 @@ def _describe_folder(
 def _describe_pattern(
     folder: str, name: str, location: str, options: SourceOptions, allowed: ReadableFolders
 ) -> SourceRecord:
-    storage = open_storage(folder, "inside", allowed)
+    storage = open_storage(folder, options.links, allowed)
     expanded = _expand(name)
     named = {location for location in expanded if not _GLOB.search(location)}
     patterns = [location for location in expanded if location not in named]

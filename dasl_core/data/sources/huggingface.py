@@ -47,7 +47,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
         self.uri, self.allowed, options = record.uri, allowed, record.options
         self.split = options.split
         self.image_column, self.label_column = options.image_column, options.label_column
-        self.group_column = options.group_column
+        self.group_column, self.has_labels = options.group_column, options.labels != "none"
 
     @classmethod
     def is_at(cls, location: str) -> bool:
@@ -62,6 +62,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
     def list_entries(self, on_listed: OnListed) -> Listing:
         table, image = self._table
         label = self.label_column or ("label" if "label" in table.column_names else None)
+        label = label if self.has_labels else None
         columns = [column for column in (label, self.group_column) if column is not None]
         if missing := [column for column in columns if column not in table.column_names]:
             raise ValueError(f"{self.uri} has no column {missing[0]!r}: {table.column_names}")

@@ -57,9 +57,10 @@ class ParquetSource(Source, kind="parquet"):
     deciding_options = ("image_column",)
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
-        self.storage, self.files, options = record.storage(allowed), record.files, record.options
+        self.files, options = record.files, record.options
+        self.storage = record.storage(allowed, options.links)
         self.image_column, self.label_column = options.image_column, options.label_column
-        self.group_column = options.group_column
+        self.group_column, self.has_labels = options.group_column, options.labels != "none"
         self._parquet = optional_module("pyarrow.parquet", _NEEDS, "parquet")
         arrow_error: type[Exception] = optional_module("pyarrow", _NEEDS, "parquet").ArrowException
         self._errors = (arrow_error, IndexError)  # from damaged tables
@@ -101,6 +102,7 @@ class ParquetSource(Source, kind="parquet"):
         stamp = self.storage.info(name).stamp
         schema = table.schema_arrow
         label = self.label_column or ("label" if "label" in schema.names else None)
+        label = label if self.has_labels else None
         columns = [column for column in (label, self.group_column) if column is not None]
         if missing := [column for column in columns if column not in schema.names]:
             raise ValueError(f"it has no column {missing[0]!r}; its columns are {schema.names}")

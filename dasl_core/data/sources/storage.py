@@ -124,7 +124,9 @@ class LocalStorage:
             if not self.allowed.allow(target):
                 raise ValueError(f"it {OUTSIDE}")
         elif not target.is_relative_to(self.root):
-            raise ValueError("it is a link that leads out of the data set's folder")
+            raise ValueError(
+                "it is a link that leads out of the data set's folder; --follow-links reads such links"
+            )
 
     def resolve(self, path: str) -> Path:
         """Return the path of a file, with links resolved; a ValueError with the reason if it may not be read."""
