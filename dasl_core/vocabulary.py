@@ -58,7 +58,8 @@ RAW_EXTENSIONS = frozenset({
 DICOM_EXTENSIONS = frozenset({"dcm", "dicom", "dic"})
 IMAGE_EXTENSIONS = frozenset({
     "jpg", "jpeg", "jpe", "jfif", "png", "bmp", "dib", "webp", "gif", "tif", "tiff", "tf8", "btf",
-    "ppm", "pgm", "pbm", "pnm", "pfm", "jp2", "j2k", "avif", "heic", "heif", "hif", "npy",
+    "mpo", "apng", "ppm", "pgm", "pbm", "pnm", "pfm", "jp2", "j2k", "j2c", "jpc", "jpf", "jpx",
+    "avif", "avifs", "heic", "heics", "heif", "heifs", "hif", "npy",
 }) | DICOM_EXTENSIONS | RAW_EXTENSIONS
 """Extensions of image files: lower case, without the dot."""
 # Thumbnails and deleted files: of Synology and QNAP, Windows, macOS and ext4.

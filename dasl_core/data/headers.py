@@ -17,7 +17,7 @@ from dasl_core.data.opening import compute_checksum, open_image
 from dasl_core.data.sources import Entry, Source
 
 # Increased when the same bytes give another header, so that all headers are read again.
-_FORMAT = 1
+_FORMAT = 2
 # New headers are passed on after this number or this time, whichever is first.
 CHUNK = 10_000
 _SAVE_SECONDS = 5.0
@@ -37,13 +37,16 @@ def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
     return np.frombuffer(bytes(digests), np.uint64).reshape(-1, 2)
 
 
+_Kind = tuple[PixelType, str, bool, int, bool]
+
+
 class HeaderTable:
     """Headers by the digests of their images (`identify`), in arrays: 36 bytes an image.
 
     Attributes:
         digests: (N, 2) uint64.
         values: (N, 5) int32: width, height, bands, position in `kinds`, and checksum.
-        kinds: types of pixels and formats that occur, and whether their bands are color.
+        kinds: what else occurs in headers: type, format, whether bands are color, frames, and whether alpha is marked.
         outcome: digest of the ingest that read them; empty if it did not finish.
     """
 
@@ -51,12 +54,12 @@ class HeaderTable:
         self,
         digests: np.ndarray,
         values: np.ndarray,
-        kinds: Sequence[tuple[PixelType, str, bool]] = (),
+        kinds: Sequence[_Kind] = (),
         outcome: str = "",
     ) -> None:
         order = np.argsort(digests[:, 0], kind="stable")
         self.digests, self.values = digests[order], values[order]
-        self.kinds = [(dtype, name, is_color) for dtype, name, is_color in kinds]
+        self.kinds = [(*kind,) for kind in kinds]
         self.outcome = outcome
 
     @classmethod
@@ -69,10 +72,10 @@ class HeaderTable:
         cls, digests: np.ndarray, headers: Sequence[Header], outcome: str = ""
     ) -> HeaderTable:
         """Build a table from the digests and headers of images."""
-        kinds: dict[tuple[PixelType, str, bool], int] = {}
+        kinds: dict[_Kind, int] = {}
         values = np.array(
             [
-                (*header[:3], kinds.setdefault(header[3:6], len(kinds)), header.checksum)
+                (*header[:3], kinds.setdefault(header[3:-1], len(kinds)), header.checksum)
                 for header in headers
             ],
             np.int32,
@@ -82,7 +85,7 @@ class HeaderTable:
     @classmethod
     def merged(cls, tables: Sequence[HeaderTable]) -> HeaderTable:
         """Merge tables, with the outcome of the first."""
-        kinds: list[tuple[PixelType, str, bool]] = []
+        kinds: list[_Kind] = []
         values = []
         for table in tables:
             shifted = table.values.copy()

@@ -54,22 +54,31 @@ def as_npy(values: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def png(values: np.ndarray, color_type: int, extra: bytes = b"") -> bytes:
-    """A PNG of 16 bits (H, W, bands); Pillow writes none with colors."""
+def png_chunk(name: bytes, content: bytes) -> bytes:
+    checksum = struct.pack(">I", zlib.crc32(name + content))
+    return struct.pack(">I", len(content)) + name + content + checksum
 
-    def chunk(name: bytes, content: bytes) -> bytes:
-        checksum = struct.pack(">I", zlib.crc32(name + content))
-        return struct.pack(">I", len(content)) + name + content + checksum
 
+def png(
+    values: np.ndarray,
+    color_type: int,
+    *,
+    bits: int = 16,
+    before: bytes = b"",
+    after: bytes = b"",
+) -> bytes:
+    """A PNG of any depth (H, W, bands), with chunks before and after the pixels; Pillow writes none of 16-bit color."""
     height, width, _ = values.shape
-    header = struct.pack(">IIBBBBB", width, height, 16, color_type, 0, 0, 0)
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, 0)
+    packed = np.unpackbits(values.astype(">u2")[..., None].view(np.uint8), axis=3)[..., -bits:]
+    rows = b"".join(b"\0" + np.packbits(row).tobytes() for row in packed)
     return (
         b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + (chunk(b"eXIf", extra) if extra else b"")
-        + chunk(b"IEND", b"")
+        + png_chunk(b"IHDR", header)
+        + before
+        + png_chunk(b"IDAT", zlib.compress(rows))
+        + after
+        + png_chunk(b"IEND", b"")
     )
 
 

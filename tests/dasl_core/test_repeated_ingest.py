@@ -199,6 +199,8 @@ _HEADERS = st.builds(
     st.sampled_from(["uint8", "uint16", "int16", "float32"]),
     st.sampled_from(["PNG", "JPEG", "DICOM"]),
     st.booleans(),
+    st.integers(1, 3),
+    st.booleans(),
     st.integers(0, 2**31 - 1),
 )
 

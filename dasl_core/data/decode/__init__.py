@@ -1,13 +1,16 @@
 """Decoding of image files of every format, depth, number of bands and orientation to arrays."""
 
+import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
 
 from dasl_core.data.decode import dicom, npy, pillow, raw, tiff
-from dasl_core.data.decode.eight_bit import decode_image, eight_bit_pixels
+from dasl_core.data.decode.eight_bit import eight_bit_pixels, eight_bit_values
 from dasl_core.data.decode.foreign import describe_foreign
 from dasl_core.data.decode.header import MAX_PIXELS, SCALES, Header, PixelType, decoding_memory
 from dasl_core.data.decode.header_bounds import bounded
@@ -34,7 +37,6 @@ __all__ = [
 
 # fmt: off
 _TIFF_MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_PILLOW_MAGIC = (b"\xff\xd8\xff", b"\x89PNG", b"BM", b"GIF8", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _HEIF_BRANDS = (
     b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1",
 )
@@ -85,7 +87,7 @@ def _find_family(file: IO[bytes], name: str) -> _Family:
         return _DICOM
     if head.startswith(npy.MAGIC):
         return _NPY
-    if head.startswith(_PILLOW_MAGIC):
+    if head.startswith((*pillow.MAGIC,)):
         return _PILLOW
     if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS and b"avif" not in head[:32]:
         return _HEIF
@@ -155,3 +157,29 @@ def decode(
     with one_sentence():
         pixels = _find_family(file, name).decode(file, channels, at_least)
         return as_data_set_has(pixels, channels, dtype)
+
+
+def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) -> np.ndarray:
+    """Decode an image file to 8 bits, as training does files of 8 bits.
+
+    Deeper values are scaled by their full range: 16 bits from 0 to 65535, and floats from 0 to 1.
+
+    Args:
+        source: a path, or a binary file that can seek.
+        channels: 3 for RGB (gray is repeated), 1 for luminance (ITU-R 601-2).
+
+    Returns:
+        A uint8 array (height, width, channels).
+
+    Raises:
+        ValueError: as of `decode`, or the values are beyond their range, or `channels` is neither 1 nor 3.
+    """
+    if channels not in (1, 3):
+        raise ValueError(f"channels must be 1 or 3; given {channels!r}")
+    with ExitStack() as stack, one_sentence():
+        if isinstance(source, str | os.PathLike):
+            name, file = os.fspath(source), stack.enter_context(Path(source).open("rb"))
+        else:
+            name, file = "", source  # type: ignore[assignment]
+        header = read_header(file, name)
+        return eight_bit_values(decode(file, name, channels, header.dtype))

@@ -15,6 +15,8 @@ _IMPLICIT = "1.2.840.10008.1.2"
 # "Float Pixel Data" and "Double Float Pixel Data".
 _FLOAT_PIXELS, _DOUBLE_PIXELS = 0x7FE00008, 0x7FE00009
 _NEEDED = ("Rows", "Columns", "BitsAllocated", "SamplesPerPixel", "PhotometricInterpretation")
+# Of three samples: those that pydicom converts to RGB.
+_COLORS = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 _INT16 = np.iinfo(np.int16)
 
 
@@ -37,7 +39,10 @@ class _Values(NamedTuple):
 
 def read_header(file: IO[bytes]) -> Header:
     """Read the header of an image; see `dasl_core.data.decode.read_header`."""
-    return _describe(_read(file))
+    dataset = _read(file)
+    header = _describe(dataset)
+    _find_plugin(dataset, header)
+    return header
 
 
 def decode(file: IO[bytes]) -> Pixels:
@@ -45,9 +50,7 @@ def decode(file: IO[bytes]) -> Pixels:
     dataset = _read(file, pixels=True)
     header = _describe(dataset)
     pixels = optional_module("pydicom.pixels", "the image is DICOM", "dicom")
-    codecs = optional_module("dasl_core.data.decode.dicom_codecs", "the image is DICOM", "dicom")
-    plugin = codecs.find_plugin(dataset.file_meta.TransferSyntaxUID)
-    frame = pixels.pixel_array(dataset, index=0, decoding_plugin=plugin)
+    frame = pixels.pixel_array(dataset, index=0, decoding_plugin=_find_plugin(dataset, header))
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
         frame = pixels.apply_color_lut(frame, dataset)
     frame = frame.reshape(header.height, header.width, header.bands)
@@ -56,6 +59,15 @@ def decode(file: IO[bytes]) -> Pixels:
     rescale = _read_rescale(dataset)
     values = measured(_in_units(frame, rescale), frame, _read_padding(dataset, rescale))
     return Pixels(values, default_colors(header.bands))
+
+
+def _find_plugin(dataset: Any, header: Header) -> str:
+    codecs = optional_module("dasl_core.data.decode.dicom_codecs", "the image is DICOM", "dicom")
+    is_deep_color = dataset.SamplesPerPixel == 3 and header.dtype != "uint8"
+    plugin: str = codecs.find_plugin(
+        dataset.file_meta.TransferSyntaxUID, is_deep_color=is_deep_color
+    )
+    return plugin
 
 
 def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
@@ -87,7 +99,13 @@ def _describe(dataset: Any) -> Header:
         dtype = _read_rescale(dataset).dtype
     if bands not in (1, 3):
         raise ValueError(f"the image has {bands} samples per pixel, which DICOM does not define")
-    return Header(int(dataset.Columns), int(dataset.Rows), bands, dtype, "DICOM").checked()
+    if dataset.SamplesPerPixel == 3 and photometric not in _COLORS:
+        raise ValueError(
+            f"the image is DICOM with the photometric interpretation {photometric}, which is not supported"
+        )
+    frames = int(dataset.get("NumberOfFrames", None) or 1)
+    header = Header(int(dataset.Columns), int(dataset.Rows), bands, dtype, "DICOM", frames=frames)
+    return header.checked()
 
 
 def _read_rescale(dataset: Any) -> _Values:

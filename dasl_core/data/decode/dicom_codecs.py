@@ -43,13 +43,21 @@ def decode_frame(source: bytes, runner: Any) -> bytearray:
     # The array bounds the size that the frame's own header can claim.
     dtype = np.uint8 if runner.bits_stored <= 8 else np.uint16
     values = np.empty(shape[:2] if shape[2] == 1 else shape, dtype)
-    decode(source, out=values)
+    options = {}
+    if syntax == JPEGExtended12Bit and shape[2] == 3:
+        # The colors as stored, in any space: pydicom converts those that are not RGB.
+        options = {"colorspace": "YCBCR", "outcolorspace": "YCBCR"}
+    decode(source, out=values, **options)
     runner.set_option("planar_configuration", 0)
     return bytearray(values.astype(f"<u{runner.bits_allocated // 8}").tobytes())
 
 
-def find_plugin(syntax: UID) -> str:
-    """Name the plugin of `pydicom.pixels.pixel_array` for a transfer syntax; a ValueError if no safe one decodes it."""
+def find_plugin(syntax: UID, *, is_deep_color: bool) -> str:
+    """Name the plugin of `pydicom.pixels.pixel_array` for a transfer syntax; a ValueError if no safe one decodes it.
+
+    Args:
+        is_deep_color: whether the image has color of more than 8 bits, of which Pillow loses some.
+    """
     if not syntax.is_encapsulated:
         return ""
     if syntax == RLELossless:
@@ -62,6 +70,9 @@ def find_plugin(syntax: UID) -> str:
         if _NAME not in decoder.available_plugins:
             decoder.add_plugin(_NAME, (__name__, decode_frame.__name__))
         return _NAME
-    if decoder and "pillow" in decoder.available_plugins:
+    if decoder and "pillow" in decoder.available_plugins and not is_deep_color:
         return "pillow"
-    raise ValueError(f"the image is DICOM compressed as {syntax.name}, which cannot be decoded")
+    color = "with color of more than 8 bits, " if is_deep_color else ""
+    raise ValueError(
+        f"the image is DICOM {color}compressed as {syntax.name}, which is not supported"
+    )

@@ -25,6 +25,8 @@ class Header(NamedTuple):
         dtype: type of the values that `decode` returns without a conversion.
         format: name of the file's format, such as "JPEG" or "DICOM".
         is_color: whether the bands are gray, color or inks, with or without opacity, and can become gray and RGB.
+        frames: images of this size in the file, such as pages of a TIFF, of which the first is read. Animations have one.
+        marks_alpha: whether a TIFF marks its last band as opacity, as libraries do with bands of another meaning.
         checksum: checksum to detect a later change of the file (`data.opening`); 0 if unknown.
     """
 
@@ -34,6 +36,8 @@ class Header(NamedTuple):
     dtype: PixelType
     format: str = ""
     is_color: bool = True
+    frames: int = 1
+    marks_alpha: bool = False
     checksum: int = 0
 
     def checked(self) -> Header:

@@ -1,17 +1,29 @@
 """Images that Pillow decodes: JPEG, PNG, WebP, HEIC and others, and most TIFFs of 8 bits."""
 
-from typing import IO
+import io
+import re
+from contextlib import suppress
+from typing import IO, Any
 
 import numpy as np
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
 from dasl_core.data.decode.header import Header, PixelType, check_pixels
 from dasl_core.data.decode.pixels import Pixels, from_file_type, wrong_bands
-from dasl_core.data.decode.reasons import optional_module
+from dasl_core.data.decode.reasons import DAMAGED_OR_UNSUPPORTED, optional_module
 
 # Raster formats that Pillow decodes itself (for EPS it runs another program). Only these are tried, whatever
 # the extension.
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
+# What files of some of them begin with.
+MAGIC = {
+    b"\xff\xd8\xff": "JPEG",
+    b"\x89PNG": "PNG",
+    b"BM": "BMP",
+    b"GIF8": "GIF",
+    b"\0\0\0\x0cjP  ": "JPEG 2000",
+    b"\xff\x4f\xff\x51": "JPEG 2000",
+}
 
 EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -27,7 +39,13 @@ _UPRIGHT = {
 _TURNED = (5, 6, 7, 8)
 # Bands of a mode, without a transparent key color or palette entry.
 _BANDS = {"1": 1, "L": 1, "LA": 2, "La": 2, "RGBA": 4, "RGBa": 4, "PA": 4, "CMYK": 4}
-# Bytes at the end of a PNG in which EXIF is searched if none precedes the pixels. Not for a file much larger than its
+# Of each color profile and text of a PNG, inflated; those of slide scanners and of image generators have some MB.
+PngImagePlugin.MAX_TEXT_CHUNK = 16 << 20
+# Names of a PNG's chunks from which Pillow reads the orientation, and what they begin with.
+_ORIENTED_CHUNKS = re.compile(
+    rb"eXIf|(?:tEXt|zTXt|iTXt)(?:Raw profile type exif|XML:com\.adobe\.xmp)\0"
+)
+# Bytes at the end of a PNG in which they are searched if none precedes the pixels. Not for a file much larger than its
 # pixels need, whose end may be far: the limits are a constant and a number for each pixel.
 _PNG_END = 4096
 _PNG_BYTES, _PNG_BYTES_PER_PIXEL = 16 << 20, 16
@@ -73,7 +91,8 @@ def decode(
     bands = count_bands(image)
     size = image.size
     image.load()
-    if image.size != size:  # a HEIC header may state another size
+    # A HEIC header may state another size. A TIFF is turned here, by the orientation in its XMP, too.
+    if sorted(image.size) != sorted(size):
         raise ValueError("the image is damaged: its number of pixels differs from its header")
     return _eight_bit_pixels(upright(image, turn), bands, channels)
 
@@ -85,43 +104,56 @@ def open_image(file: IO[bytes], formats: tuple[str, ...]) -> ImageFile.ImageFile
         heif = optional_module("pillow_heif", "the image is HEIC", "heif")
         # The decoding pool already has a thread for each core.
         heif.register_heif_opener(decode_threads=1, thumbnails=False)
-    return Image.open(file, formats=formats)
+    try:
+        return Image.open(file, formats=formats)
+    except UnidentifiedImageError as error:
+        file.seek(0)
+        head = file.read(8)
+        for magic, name in MAGIC.items():
+            if head.startswith(magic):
+                raise ValueError(
+                    f"the image is a {name} that is {DAMAGED_OR_UNSUPPORTED}"
+                ) from error
+        raise
 
 
 def read_orientation(image: ImageFile.ImageFile) -> int:
     """Read the EXIF orientation of an image that is not loaded; 1 is upright."""
     if image.format == "TIFF":  # its size is upright already, and `load` turns its pixels
         return 1
+    if image.format == "PNG" and "exif" not in image.info:
+        image.info.update(_info_at_end(image))
+    return exif_orientation(image)
+
+
+def exif_orientation(image: Image.Image) -> int:
+    """Return the orientation from the EXIF or XMP in `info`, without loading the image; 1 is upright."""
     try:
-        if image.format == "PNG" and "exif" not in image.info:
-            # `getexif` would decode all pixels to find EXIF behind them.
-            exif = Image.Exif()
-            exif.load(_exif_at_end(image))
-            if EXIF_ORIENTATION not in exif and "XML:com.adobe.xmp" in image.info:
-                exif = Image.Image.getexif(image)
-        else:
-            exif = image.getexif()
-        orientation = exif.get(EXIF_ORIENTATION)
+        # Of a PNG, its own `getexif` would decode all pixels to find EXIF behind them.
+        orientation = Image.Image.getexif(image).get(EXIF_ORIENTATION)
     except Exception:  # noqa: BLE001 - damaged EXIF raises almost anything; the pixels are fine
         return 1
     return orientation if isinstance(orientation, int) and orientation in _UPRIGHT else 1
 
 
-def _exif_at_end(image: ImageFile.ImageFile) -> bytes:
-    """Find the EXIF chunk behind a PNG's pixels, in the last bytes of the file."""
+def _info_at_end(image: ImageFile.ImageFile) -> dict[str | tuple[int, int], Any]:
+    """Return the `info` from EXIF and XMP behind a PNG's pixels, in the last bytes of the file."""
     file = image.fp
     assert file is not None, "it is open until `load`"
     before = file.tell()
     end = file.seek(0, 2)
-    if end > _PNG_BYTES + _PNG_BYTES_PER_PIXEL * image.width * image.height:
-        file.seek(before)
-        return b""
-    file.seek(max(0, end - _PNG_END))
-    tail = file.read(_PNG_END)
+    start = max(0, end - _PNG_END)
+    is_near = end <= _PNG_BYTES + _PNG_BYTES_PER_PIXEL * image.width * image.height
+    file.seek(start)
+    tail = file.read(_PNG_END) if is_near else b""
     file.seek(before)
-    start = tail.find(b"eXIf")
-    size = int.from_bytes(tail[max(0, start - 4) : max(0, start)], "big")
-    return tail[start + 4 : start + 4 + size] if start >= 4 else b""
+    chunks = PngImagePlugin.PngStream(io.BytesIO(tail))
+    for found in _ORIENTED_CHUNKS.finditer(tail):
+        content = tail[max(0, found.start() - 4) :]
+        with suppress(Exception):  # damaged: the pixels are fine
+            chunks.fp = io.BytesIO(content[8:])
+            chunks.call(content[4:8], 0, int.from_bytes(content[:4], "big"))
+    return chunks.im_info
 
 
 def count_bands(image: Image.Image) -> int:
@@ -198,6 +230,9 @@ def _deep_colors(
     upper = load(image, raw_mode).astype(np.uint16)
     lower = load(open_image(file, formats), lower_mode)
     values = (upper << 8) | lower
+    # As of gray, the one color that is transparent.
+    if isinstance(clear := image.info.get("transparency"), tuple):
+        values[(values == clear).all(axis=2)] = 65535
     return Pixels(values, "rgb", "straight" if values.shape[2] == 4 else None)
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import shorten
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any
 
@@ -22,9 +23,22 @@ _INSTALL = "; install dasl["
 
 EMPTY = "the file is empty"
 UNKNOWN = "the content is not an image of a known format"
+DAMAGED_OR_UNSUPPORTED = "damaged, or of a kind that is not supported"
 _MAX_DETAIL = 200
 # Raised by mistakes in programs, ours among them, as well as by some libraries for damaged files.
-_MISTAKES = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+_MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RecursionError,
+    TypeError,
+)
+_OF_MISTAKES = re.compile(r"(?i)invalid literal|broadcast|reshape|requires a buffer")
+# What libraries say of files that they do not read, and of more metadata than they may.
+_UNSUPPORTED = re.compile(r"(?i)unsupported|not (yet )?(supported|implemented)|does not support")
+_METADATA = re.compile(r"MAX_TEXT_(CHUNK|MEMORY)")
 
 
 def is_transient(reason: str) -> bool:
@@ -78,15 +92,27 @@ def describe_failure(error: Exception) -> str:
         return f"{NO_MEMORY} to decode it"
     if isinstance(error, OSError) and error.strerror:
         return f"{UNREADABLE}: {error.strerror}"
-    detail = "".join(c if c.isprintable() else " " for c in str(error))
-    detail = " ".join(detail.split()) or type(error).__name__
+    text = error.args[0] if error.args else ""
+    text = text.decode("latin-1") if isinstance(text, bytes) else str(error)
+    detail = "".join(c if c.isprintable() else " " for c in text)
+    detail = " ".join(detail.split())
     if detail.startswith(("the image ", "the file ", "the content ")):
         return detail
+    if _METADATA.search(detail):
+        return "the image has too much metadata: a color profile or text of more than 16 MiB, or 64 MiB in all"
     # Libraries add advice for programmers.
     first = shorten(detail.partition(". ")[0].removesuffix("."), _MAX_DETAIL, placeholder=" ...")
-    if isinstance(error, _MISTAKES):
-        kind = type(error).__name__
-        return (
-            f"the image cannot be decoded: {kind}: {first}. If other programs open it, report this"
-        )
+    if isinstance(error, _MISTAKES) or _OF_MISTAKES.search(first) or not first:
+        # Their messages are for programmers.
+        return f"the image cannot be decoded by {_raised_in(error)}. If other programs open it, report this"
+    if isinstance(error, NotImplementedError):
+        return f"the image is {DAMAGED_OR_UNSUPPORTED}: {first}"
+    if _UNSUPPORTED.search(first):
+        return f"the image is of a kind that is not supported: {first}"
     return f"the image is damaged: {first}"
+
+
+def _raised_in(error: Exception) -> str:
+    """Return the name of the library that raised an error."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return next((name.partition(".")[0] for name in reversed(names) if name), "its library")
