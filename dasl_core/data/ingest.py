@@ -34,7 +34,7 @@ from dasl_core.vocabulary import IngestPhase
 # Threads that wait for an object store need no processor time.
 _REMOTE_THREADS = 32
 # Increased when an ingest of the same files gives another index, so that a refresh makes a new version.
-FORMAT = 1
+FORMAT = 2
 # Limit on the length of a group's name in `group_column`.
 LONGEST_GROUP = 1000
 
@@ -285,7 +285,7 @@ def _build_index(
     labels, class_names, labeled = label_entries(record, decoded)
     usable = [usable[position] for position in labeled]
     images = [entries[position] for position in usable]
-    kinds = PixelFacts.from_headers([headers[position] for position in usable]).kinds
+    used = PixelFacts.from_headers([headers[position] for position in usable])
     paths = [image.key for image in images]
     locations = [(image.file, image.offset, image.length, image.stamp) for image in images]
     equal, read = equal_files(
@@ -311,7 +311,7 @@ def _build_index(
         skipped=sorted(skipped),
         num_ignored=listing.num_ignored,
         ignored_endings=dict(listing.ignored),
-        pixels=replace(sample.pixels, kinds=kinds),
+        pixels=replace(sample.pixels, kinds=used.kinds, notes=used.notes),
         unused=[
             *([f"No labels: {why_unlabeled(record, decoded, listing)}."] if labels is None else []),
             *listing.unused(),

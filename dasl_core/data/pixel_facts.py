@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ class PixelFacts:
         mean: mean of each band, in raw values, over a sample.
         std: standard deviation of each band, in raw values, over a sample.
         sampled: number of images of the sample.
+        notes: what of the files is not used, or only as their headers suggest.
     """
 
     dtype: PixelType = "uint8"
@@ -35,6 +36,7 @@ class PixelFacts:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     sampled: int = 0
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def from_headers(cls, headers: Sequence[Header]) -> PixelFacts:
@@ -48,7 +50,7 @@ class PixelFacts:
             dtype = "uint16"
         bands = Counter(bands_in_data_set(header) for header in headers)
         most = max(bands, key=lambda number: (bands[number], number), default=DEFAULT_BANDS)
-        return cls(dtype, most, tuple(sorted(kinds.items())))
+        return cls(dtype, most, tuple(sorted(kinds.items())), notes=tuple(_notes(headers)))
 
     def dataset_facts(self) -> dict[str, Any]:
         """Return the arguments of `DatasetFacts`."""
@@ -57,10 +59,12 @@ class PixelFacts:
 
     def report(self) -> dict[str, Any]:
         """Return a report for people, JSON-ready."""
-        return asdict(self) | {"kinds": dict(self.kinds)}
+        fields = asdict(self) | {"kinds": dict(self.kinds)}
+        del fields["notes"]  # which are warnings
+        return fields
 
     def warnings(self) -> list[str]:
-        """Return warnings about images that do not fit the others."""
+        """Return warnings about images that do not fit the others, and what of the files is not used."""
         dtypes = {kind.rpartition(" ")[2] for kind, _ in self.kinds}
         if len(dtypes) > 1:
             counts = ", ".join(f"{count} of {kind}" for kind, count in self.kinds)
@@ -69,9 +73,10 @@ class PixelFacts:
                 scaled = "with the values that they have"
             return [
                 f"The images differ in depth ({counts} bands and bits); all are read as {self.dtype}, {scaled}. "
-                "Register images of one depth if their values should be comparable"
+                "Register images of one depth if their values should be comparable",
+                *self.notes,
             ]
-        return []
+        return [*self.notes]
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> PixelFacts:
@@ -81,8 +86,26 @@ class PixelFacts:
             name: tuple(value) if name in lists and value is not None else value
             for name, value in content.items()
         }
+        known["notes"] = tuple(content["notes"])
         known["kinds"] = tuple((kind, count) for kind, count in content["kinds"])
         return cls(**known)
+
+
+def _notes(headers: Sequence[Header]) -> Iterator[str]:
+    """Yield what of the files is not used, or only as their headers suggest."""
+    if frames := [header.frames for header in headers if header.frames > 1]:
+        files = "1 file has" if len(frames) == 1 else f"{len(frames)} files have"
+        few, most = min(frames), max(frames)
+        yield (
+            f"{files} {few if few == most else f'{few} to {most}'} pages or frames of equal size, of which the first is "
+            "used. To train on the others, save each as a file of its own"
+        )
+    if marked := sum(header.marks_alpha for header in headers):
+        files = "1 TIFF file marks its" if marked == 1 else f"{marked} TIFF files mark their"
+        yield (
+            f"{files} last band as opacity (alpha), so transparent pixels become white. If it is a channel, such as near "
+            "infrared, set backbone.in_channels to the number of bands"
+        )
 
 
 def bands_in_data_set(header: Header) -> int:

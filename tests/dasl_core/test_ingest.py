@@ -19,6 +19,7 @@ from dasl_core.data.strings import Strings
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.resolve.facts import QUANTILES
+from tests.dasl_core.image_files import as_dicom, by_pillow, by_tifffile, ramp
 
 
 def picture(path: Path, size: tuple[int, int] = (20, 10), mode: str = "RGB") -> Path:
@@ -411,6 +412,49 @@ def test_arrays_have_no_opacity_and_are_trained_on_as_they_are(
     backbone = resolve(JobSpec.model_validate({"dataset": "birds"}), facts).backbone
     assert backbone.in_channels == len(backbone.mean) == bands
     assert (index.decode(0, backbone.in_channels) == values).all()
+
+
+PAGES = ramp(4, "uint16", 65535).transpose(2, 0, 1)
+FRAMES = as_dicom(PAGES, NumberOfFrames=4)
+GRAY: dict[str, Any] = {"photometric": "minisblack", "metadata": None}
+
+
+@pytest.mark.parametrize(
+    ("files", "bands", "warning"),
+    [
+        ({"a.tif": by_tifffile(PAGES, **GRAY)}, 3, "1 file has 4 pages or frames of equal size"),
+        ({"a.dcm": FRAMES}, 3, "1 file has 4 pages or frames of equal size"),
+        (
+            {"a.dcm": FRAMES, "b.tif": by_tifffile(PAGES[:2], **GRAY), "c.tif": by_tifffile(PAGES[0])},
+            3,
+            "2 files have 2 to 4 pages or frames of equal size",
+        ),
+        ({"a.tif": by_tifffile(PAGES)}, 3, "1 TIFF file marks its last band as opacity"),
+        (
+            {f"{name}.tif": by_tifffile(PAGES.transpose(1, 2, 0) // 257) for name in "ab"},
+            3,
+            "2 TIFF files mark their last band as opacity",
+        ),
+        ({"a.tif": by_tifffile(PAGES, ome=True, metadata={"axes": "CYX"})}, 4, None),
+        ({"a.tif": by_tifffile(PAGES, imagej=True, metadata={"axes": "CYX"})}, 4, None),
+        ({"a.tif": by_pillow(Image.new("L", (64, 64)), "TIFF", save_all=True,
+                             append_images=[Image.new("L", (16, 16))])}, 3, None),
+    ],
+    ids=["pages", "frames", "several", "planes", "alpha", "ome", "imagej", "thumbnail"],
+)  # fmt: skip
+def test_pages_and_bands_that_are_not_used_are_reported(
+    tmp_path: Path, files: dict[str, bytes], bands: int, warning: str | None
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    index = ingest_folder(tmp_path)
+    assert index.facts().bands == bands
+    index.save(tmp_path / "index")
+    for each in (index, DatasetIndex.load(tmp_path / "index")):
+        if warning is None:
+            assert each.warnings() == []
+        else:
+            assert each.warnings()[0].startswith(warning)
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "CMYK"])
