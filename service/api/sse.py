@@ -45,7 +45,7 @@ def wants_stream(request: Request) -> bool:
 def stream(
     context: Context, caller: Caller, poll: Callable[[], PollResult], run: Run = run_in_threadpool
 ) -> EventSourceResponse:
-    """Stream the messages of `poll` until it reports the end, or the token is no longer valid.
+    """Stream the messages of `poll` until it reports the end, or the token is no longer valid or has another scope.
 
     Args:
         run: calls `poll` in a thread; by default in the threads that most requests share.
@@ -90,7 +90,10 @@ async def _messages(
                 if cookie is None
                 else repository.credential_by_session(session, cookie, now)
             )
-            return credential is None or credential.refusal(now) is not None
+            if credential is None or credential.refusal(now) is not None:
+                return True
+            # What the stream needed was checked with the scope of its start. Its client connects again.
+            return credential.scope != caller.scope
 
     # Send it immediately, so that a client knows that it is connected before the first event.
     yield format_sse_event(retry=2000)

@@ -32,11 +32,6 @@ async def _to_submit(spec: SpecBody, caller: Submitter, context: WithContext) ->
 
 
 async def _to_validate(spec: SpecBody, caller: Reader, context: WithContext) -> CheckedSpec:
-    if spec.backbone.pretrained is not None and not caller.may("submit"):
-        # The answer would disclose which files exist and what they contain.
-        message = "is a path, which only a token with the scope submit may check"
-        expected = "null, or a token with the scope submit"
-        raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
     return await check_spec(context, caller, spec)
 
 
@@ -51,7 +46,16 @@ async def _to_clone(
 
 
 async def check_spec(context: Context, caller: Caller, spec: JobSpec) -> CheckedSpec:
-    """Check the paths that a spec names, in separate threads."""
+    """Check the paths that a spec names, in separate threads.
+
+    Raises:
+        Problem: 422, the caller may not submit, and the spec names weights.
+    """
+    if spec.backbone.pretrained is not None and not caller.may("submit"):
+        # The answer would disclose which files exist and what they contain.
+        message = "is a path, which only a token with the scope submit may check"
+        expected = "null, or a token with the scope submit"
+        raise field_problem("backbone.pretrained", message, spec.backbone.pretrained, expected)
     tenant = caller.tenant
     ready = await run_in_threadpool(path_checks.find_datasets, context.database, tenant, spec)
     problems = path_checks.tracking_problems(context.settings, spec)

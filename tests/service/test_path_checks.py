@@ -107,6 +107,10 @@ def test_read_token_cannot_find_out_which_weights_exist(api: Api, tmp_path: Path
         answer = api.client.post("/v1/jobs/validate", json=body, headers=reader)
         problem = refused(answer, 422, "backbone.pretrained")
         messages.add(problem["errors"][0]["message"])
+        experiment = {"name": "e", "spec": body, "variants": {"a": {}, "b": {"dar": {}}}}
+        answer = api.client.post("/v1/experiments/validate", json=experiment, headers=reader)
+        problem = refused(answer, 422, "backbone.pretrained")
+        messages.add(problem["errors"][0]["message"])
     assert messages == {"is a path, which only a token with the scope submit may check"}
     answer = api.client.post("/v1/jobs/validate", json={"dataset": "emoji"}, headers=reader)
     assert answer.status_code == 200, answer.text

@@ -221,6 +221,21 @@ def test_stream_ends_when_token_is_revoked(api: Api, live: httpx.Client) -> None
     assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["status"] == "running"
 
 
+def test_stream_of_an_operator_ends_when_the_user_is_demoted(api: Api, live: httpx.Client) -> None:
+    worker = api.running()
+    root = api.token("operator", tenant="operations")
+    body: dict[str, Any] = {"name": "eve", "role": "operator"}
+    user = api.client.post("/v1/users", json=body, headers=root).json()["id"]
+    body = {"name": "eve", "scopes": ["operator"], "user_id": user}
+    token = api.client.post("/v1/tokens", json=body, headers=root).json()["token"]
+    live.headers.update({"Authorization": f"Bearer {token}", "DASL-Tenant": "default"})
+    with following(live, f"/v1/jobs/{worker.job_id}/events") as events:
+        assert json.loads(next(events).data)["type"] == "status"
+        changed = api.client.patch(f"/v1/users/{user}", json={"role": "read"}, headers=root)
+        assert changed.is_success, changed.text
+        assert "note" not in [json.loads(event.data)["type"] for event in events]
+
+
 def test_streams_per_token_are_limited(
     api: Api, live: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
