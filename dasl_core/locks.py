@@ -35,7 +35,8 @@ class HeldFile:
 
     def __init__(self, file: Path) -> None:
         while True:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            # Only of this account: images and weights lie there.
+            file.parent.mkdir(0o700, parents=True, exist_ok=True)
             try:
                 # NFS allows a shared lock only on a file open for reading.
                 self._use = open(file, "a+", encoding="utf-8")  # noqa: SIM115

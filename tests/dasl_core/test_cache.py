@@ -20,6 +20,10 @@ def filled(root: Path, name: str, used_at: float) -> Path:
     return folder.path
 
 
+def test_only_the_account_can_read_the_images(tmp_path: Path) -> None:
+    assert CacheFolder(tmp_path / "a").path.stat().st_mode & 0o077 == 0
+
+
 @pytest.fixture(autouse=True)
 def _bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MAX_BYTES_VARIABLE, str(3 * SIZE))

@@ -21,6 +21,7 @@ from dasl_core.spec.source import (
 
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 5
+_MOST_FILES = 100_000
 # Number of files that are inspected to find out what a folder contains.
 _LOOKED_AT = 10_000
 
@@ -152,22 +153,24 @@ def _describe_pattern(
 
 def _expand(pattern: str) -> list[str]:
     """Expand ``{a,b}`` and ``{000..012}``, as WebDataset does; a ValueError if there are more than 100,000 files."""
-    parts = re.split(r"(\{[^{}]*\})", pattern)
     choices: list[list[str]] = []
     total = 1
-    for part in parts:
+    for part in re.split(r"(\{[^{}]*\})", pattern):
         numbers = re.fullmatch(r"\{(\d+)\.\.(\d+)\}", part)
+        is_list = part.startswith("{") and part.endswith("}")
         if numbers:
-            low, high = int(numbers[1]), int(numbers[2])
-            total *= max(1, high - low + 1)
-            if total > 100_000:
-                raise ValueError(f"{pattern} stands for more than 100,000 files")
+            total *= max(1, int(numbers[2]) - int(numbers[1]) + 1)
+        elif is_list:
+            total *= part.count(",") + 1
+        # A name has up to 255 bytes.
+        if total > _MOST_FILES or total * len(pattern) > _MOST_FILES * 255:
+            raise ValueError(f"{pattern[:200]} stands for more than {_MOST_FILES:,} files")
+        if numbers:
             width = len(numbers[1])
-            choices.append([f"{number:0{width}}" for number in range(low, high + 1)])
-        elif part.startswith("{") and part.endswith("}"):
-            choices.append(part[1:-1].split(","))
+            span = range(int(numbers[1]), int(numbers[2]) + 1)
+            choices.append([f"{number:0{width}}" for number in span])
         else:
-            choices.append([part])
+            choices.append(part[1:-1].split(",") if is_list else [part])
     return ["".join(each) for each in product(*choices)]
 
 
