@@ -9,7 +9,8 @@ A `group` is the process group whose ranks hold the shares of a batch. None mean
 process holds the whole batch, even if a process group exists.
 """
 
-from collections.abc import Callable, Iterator
+import io
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -112,23 +113,45 @@ def mean_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """Gather the pickled values of the ranks of a group of all, in rank order, on each; None: a single process."""
+    """Gather the ranks' values, in rank order, on every rank of a group of all; None: a single process.
+
+    They are tensors, numbers, strings, bytes and containers of them. Whoever reaches the group's port cannot send code.
+    """
     if group is None:
         return [value]
-    values: list[Any] = [None] * world_size()
+    packed, sizes = _pack(value, group)
+    parts = [torch.empty_like(packed) for _ in sizes]
     with _spans[-1](CPU):
-        dist.all_gather_object(values, value, group=group)
-    return values
+        dist.all_gather(parts, packed, group=group)
+    return _unpack(parts, sizes)
 
 
 def gather_objects_to_rank0(value: Any, group: dist.ProcessGroup | None) -> list[Any] | None:
-    """Gather the ranks' values, in rank order, on rank 0; None on the others. They are pickled."""
+    """Gather the ranks' values, as `gather_objects`, on rank 0; None on the others."""
     if group is None:
         return [value]
-    values: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    packed, sizes = _pack(value, group)
+    parts = [torch.empty_like(packed) for _ in sizes] if rank() == 0 else None
     with _spans[-1](CPU):
-        dist.gather_object(value, values, dst=0, group=group)
-    return values
+        dist.gather(packed, parts, dst=0, group=group)
+    return None if parts is None else _unpack(parts, sizes)
+
+
+def _pack(value: Any, group: dist.ProcessGroup) -> tuple[Tensor, list[int]]:
+    """Return a value as bytes, padded to the size of the largest rank's, and the size of each rank's."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    sizes = torch.zeros(world_size(), dtype=torch.int64)
+    sizes[rank()] = buffer.tell()
+    with _spans[-1](CPU):
+        dist.all_reduce(sizes, group=group)
+    padded = bytearray(buffer.getbuffer()).ljust(int(sizes.max()))
+    return torch.frombuffer(padded, dtype=torch.uint8), sizes.tolist()
+
+
+def _unpack(parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
+    contents = [part[:size].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+    return [torch.load(io.BytesIO(content), weights_only=True) for content in contents]
 
 
 def broadcast_int(value: int, group: dist.ProcessGroup | None) -> int:

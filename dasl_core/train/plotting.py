@@ -96,12 +96,12 @@ class Plotter:
         held_out_on_map = [image for image in self.on_map() if image < len(held_out)]
         stride = self._train_stride(len(held_out_on_map))
         mine = np.flatnonzero(positions % stride == 0)
-        part = bank[torch.from_numpy(mine).to(bank.device)].cpu().numpy()
+        part = bank[torch.from_numpy(mine).to(bank.device)].cpu()
         parts = gather_objects_to_rank0(part, self.run.control)
         if parts is None:
             return
         held = held_out[torch.tensor(held_out_on_map, device=held_out.device)].cpu().numpy()
-        on_map = np.concatenate([held, *(part for part in parts if len(part))])
+        on_map = np.concatenate([held, *(part.numpy() for part in parts if len(part))])
         self._features = (similarity[:, :found], position[:, :found], on_map)
 
     def embeddings(self, phi: Tensor, labels: Tensor | None) -> None:

@@ -1,5 +1,6 @@
 """W processes compute in float64 what one does with the global batch: losses, gradients, whole runs."""
 
+import pickle
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,8 @@ from dasl_core.distributed import (
     all_ranks,
     all_reduce_sum,
     gather,
+    gather_objects,
+    gather_objects_to_rank0,
     group_size,
     mean_over_ranks,
     reduced_sum,
@@ -165,6 +168,24 @@ def test_all_reduce_sum_and_its_gradient(pool: GlooPool) -> None:
     values = np.arange(4.0).reshape(4, 1)
     for total, slope, mean in pool.call(4, sum_and_mean, values):
         assert (total.item(), slope.item(), mean.item()) == (6.0, 10.0, 1.5)
+
+
+def exchanged(values: list[Any]) -> tuple[list[Any], list[Any] | None, str]:
+    group, mine = all_ranks(), values[dist.get_rank()]
+    both = gather_objects(mine, group), gather_objects_to_rank0(mine, group)
+    try:  # what a process that is no rank may send
+        gather_objects(Path("run"), group)
+    except pickle.UnpicklingError as error:
+        return *both, str(error)
+    return *both, ""
+
+
+def test_values_of_ranks_are_gathered_and_no_code_is_among_them(pool: GlooPool) -> None:
+    values = [{3: "cut off", 70: "empty"}, (True, 5, [1.5, b"x" * 5000, None])]
+    for rank, (all_values, of_rank0, problem) in enumerate(pool.call(2, exchanged, values)):
+        assert all_values == values
+        assert of_rank0 == (values if rank == 0 else None)
+        assert "Weights only load failed" in problem
 
 
 # --- losses of given embeddings
