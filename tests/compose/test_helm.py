@@ -46,6 +46,10 @@ def paths(values: Any, prefix: str = "") -> Iterator[str]:
             yield from paths(value, f"{prefix}{key}.")
 
 
+def test_no_pod_gets_a_token_of_kubernetes() -> None:
+    assert [name for name, pod in pods() if pod["automountServiceAccountToken"] is not False] == []
+
+
 def test_every_value_is_explained_by_a_comment() -> None:
     lines = [line for line in VALUES_TEXT.splitlines() if line.strip()]
     second_group = next(i for i, line in enumerate(lines) if line.startswith("  - name:"))

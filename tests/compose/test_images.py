@@ -179,9 +179,15 @@ def test_compose_secrets_have_no_default_and_explain_how_to_create_them() -> Non
         for _, name, value in environments()
         if secret.search(name) and ":?create .env" in value
     }
-    assert required == {"DASL_DATABASE_URL", "POSTGRES_PASSWORD", "RAY_AUTH_TOKEN"}
+    assert required == {
+        "DASL_DATABASE_URL",
+        "POSTGRES_PASSWORD",
+        "RAY_AUTH_TOKEN",
+        "GF_SECURITY_ADMIN_PASSWORD",
+    }
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-    for variable in ("DASL_POSTGRES_PASSWORD", "RAY_AUTH_TOKEN", "DASL_DATA"):
+    secrets = ("DASL_POSTGRES_PASSWORD", "RAY_AUTH_TOKEN", "DASL_GRAFANA_PASSWORD")
+    for variable in (*secrets, "DASL_DATA"):
         for use in re.findall(rf"\$\{{{variable}([^}}]*)\}}", text):
             assert use.startswith(":?")
             assert "docker/make_env.py" in use

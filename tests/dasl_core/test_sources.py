@@ -808,6 +808,8 @@ def test_folder_may_be_named_like_a_pattern(tmp_path: Path) -> None:
 def test_uri_must_name_a_bucket(uri: str) -> None:
     with pytest.raises(ValueError, match="names no bucket or owner"):
         find_source(uri)
+    with pytest.raises(ValueError, match="contains ::"):
+        find_source("s3://bucket/images::file")
 
 
 def test_hub_name_is_never_a_folder_of_this_machine(

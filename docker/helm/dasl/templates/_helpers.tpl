@@ -46,6 +46,8 @@ envFrom:
 {{- define "dasl.rayPod" -}}
 securityContext:
   {{- include "dasl.podSecurity" .root | nindent 2 }}
+{{- /* Only Ray's autoscaler, beside the head, calls Kubernetes. */}}
+automountServiceAccountToken: {{ and .head .root.Values.autoscaler.enabled }}
 {{- with .root.Values.images.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
