@@ -1,6 +1,7 @@
 """`backbone.onnx`: the backbone for ONNX runtimes, checked against torch when it is written."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def write_onnx(network: nn.Module, spec: ResolvedJobSpec, path: Path) -> dict[st
 
 def _runtime(path: Path) -> Any:
     """Load the file into onnxruntime on the CPU, as a function of images."""
+    # onnxruntime calls a server of Microsoft, and stores a device's id in the home folder, unless told not to.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     # Imported late, because most checkpoints have no ONNX file.
     import onnxruntime
 

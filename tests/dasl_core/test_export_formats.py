@@ -1,8 +1,11 @@
 """ONNX, torch.export and Hugging Face's layout: readable elsewhere, with the same results as torch."""
 
 import json
+import os
 import resource
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,15 @@ def test_onnxruntime_computes_same_features_without_torch(onnx_checkpoints: list
     for (folder, _, network), given, theirs in zip(onnx_checkpoints, images, features, strict=True):
         expected = features_of(network, given)
         np.testing.assert_allclose(theirs, expected, rtol=1e-4, atol=1e-4, err_msg=folder.name)
+
+
+def test_checking_a_file_calls_nobody(onnx_checkpoints: list[Exported], tmp_path: Path) -> None:
+    """The events that onnxruntime would send are first stored in the home folder, with the device's id."""
+    file = str(onnx_checkpoints[0][0] / "backbone.onnx")
+    code = f"from dasl_core.export.onnx_file import Path, _runtime; _runtime(Path({file!r}))"
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_onnx_file_contains_metadata(onnx_checkpoints: list[Exported]) -> None:
