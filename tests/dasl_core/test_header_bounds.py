@@ -3,6 +3,7 @@
 import io
 import tarfile
 import threading
+import tracemalloc
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from dasl_core.data.decode import Header, header_bounds, read_header
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source, inflated
 from dasl_core.data.sources.inflated import Inflated
+from tests.dasl_core.image_files import as_dicom
 
 # More than a PNG may have behind its pixels, with what these need.
 _ZEROS = 20 << 20
@@ -188,3 +191,15 @@ def test_images_of_an_array_are_bounded(tmp_path: Path) -> None:
     source = find_source(str(tmp_path / "a.npy")).open()
     with pytest.raises(ValueError, match="an image may have"):
         source.list_entries(lambda _: None)
+
+
+def test_deflated_dicom_is_refused_without_inflating_it() -> None:
+    content = as_dicom(np.zeros((4096, 4096), np.uint16), syntax=DeflatedExplicitVRLittleEndian)
+    assert len(content) < 100_000
+    read_header(io.BytesIO(as_dicom(np.ones((8, 8), np.uint16))), "a.dcm")  # imports pydicom
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="a deflated DICOM file"):
+        read_header(io.BytesIO(content), "a.dcm")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 20

@@ -75,9 +75,13 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
     file.seek(0)
     has_prefix = file.read(PREFIX_AT + len(PREFIX))[PREFIX_AT:] == PREFIX
     if has_prefix:
-        # pydicom inflates a file whole to read its header, and the inflated size is unbounded.
-        file.seek(0)
-        meta = pydicom.filereader.read_partial(file, stop_when=lambda *_: True).file_meta
+        # pydicom inflates a file whole after this first group, and the inflated size is unbounded.
+        meta = pydicom.filereader.read_dataset(
+            file,
+            is_implicit_VR=False,
+            is_little_endian=True,
+            stop_when=lambda tag, *_: tag >> 16 != 2,
+        )
         if meta.get("TransferSyntaxUID") == _DEFLATED:
             raise ValueError("the image is a deflated DICOM file; store it without deflation")
     file.seek(0)
