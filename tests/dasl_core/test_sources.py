@@ -4,6 +4,7 @@ import io
 import json
 import os
 import posixpath
+import shutil
 import tarfile
 import unicodedata
 import zipfile
@@ -712,6 +713,30 @@ def test_saved_data_set_opens_no_file_outside(tmp_path: Path) -> None:
     assert source.open(first).read() == content(0)
     with pytest.raises(ValueError, match="outside the folders"):
         source.open(second)
+
+
+@pytest.mark.parametrize("way", ["absolute", "above", "link", "split", "pipe", "no JSON", "no key"])
+def test_hostile_saved_data_set_reads_no_file_outside(tmp_path: Path, way: str) -> None:
+    secret, mine = tmp_path / "b" / "secret", tmp_path / "a" / "mine"
+    table(tmp_path).save_to_disk(secret)
+    [arrow] = secret.glob("*.arrow")
+    mine.mkdir(parents=True)
+    state = json.loads((secret / "state.json").read_text())
+    named = {"absolute": str(arrow), "above": f"../../b/secret/{arrow.name}"}.get(way, arrow.name)
+    state["_data_files"] = [{"filename": named}] if way != "no key" else [{}]
+    if way == "split":
+        (mine / "dataset_dict.json").write_text(json.dumps({"splits": ["../../b/secret"]}))
+    else:
+        shutil.copy(secret / "dataset_info.json", mine)
+        (mine / "state.json").write_text(json.dumps(state) if way != "no JSON" else "{")
+    if way == "link":
+        (mine / arrow.name).symlink_to(arrow)
+    elif way == "pipe":
+        os.mkfifo(mine / arrow.name)
+    allowed = ReadableFolders([tmp_path / "a"])
+    reasons = "not beside it|leads out of|not a regular file|is not a data set saved by datasets"
+    with pytest.raises(ValueError, match=reasons):
+        find_source(str(mine), allowed=allowed).open(allowed).list_entries(lambda found: None)
 
 
 def test_rows_without_images_are_skipped(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Data sets of the Hugging Face hub, and those saved by `datasets`."""
 
 import io
+import json
 import os
 import re
 from functools import cached_property
@@ -19,13 +20,15 @@ from dasl_core.data.sources.base import (
     class_name,
 )
 from dasl_core.data.sources.splits import choose_one
-from dasl_core.data.sources.storage import check_location, check_tree
+from dasl_core.data.sources.storage import LocalStorage, check_location, check_tree
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import remote_scheme
 
 # Files written by `Dataset.save_to_disk`.
 SAVED_FILES = ("dataset_info.json", "state.json")
 
+_SPLITS = "dataset_dict.json"
+_MOST_JSON = 64 << 20  # names of a million classes
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -55,8 +58,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
             return location.lower().startswith("hf://") and ".parquet" not in location
         folder = Path(location)
         return (
-            all((folder / name).is_file() for name in SAVED_FILES)
-            or (folder / "dataset_dict.json").is_file()
+            all((folder / name).is_file() for name in SAVED_FILES) or (folder / _SPLITS).is_file()
         )
 
     def list_entries(self, on_listed: OnListed) -> Listing:
@@ -85,8 +87,8 @@ class HuggingFaceSource(Source, kind="huggingface"):
         value = table[entry.offset][column]
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None and isinstance(value, dict) and value.get("path"):
-            check_location(os.path.abspath(value["path"]), self.allowed)
-            return open(value["path"], "rb")
+            folder, name = os.path.split(os.path.abspath(value["path"]))
+            return LocalStorage(folder, "follow", self.allowed).open(name)
         if not isinstance(content, bytes):
             raise ValueError("the row has no image")
         return io.BytesIO(content)
@@ -95,7 +97,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
     def _table(self) -> tuple[Any, str]:
         """The table with undecoded images, and the image column."""
         if remote_scheme(self.uri) is None:
-            table = self._library.load_from_disk(self.uri)
+            table = self._load_saved()
         else:
             name, options = _hub_name(self.uri)
             table = self._library.load_dataset(
@@ -122,6 +124,48 @@ class HuggingFaceSource(Source, kind="huggingface"):
                 f"{', '.join(table.column_names)}"
             )
         return table.cast_column(column, self._library.Image(decode=False)), column
+
+    def _load_saved(self) -> Any:
+        """Load a saved data set. `load_from_disk` would read what its JSON names, wherever that is."""
+        storage = LocalStorage(self.uri, "inside", self.allowed)
+        try:
+            if not os.path.exists(os.path.join(self.uri, _SPLITS)):
+                return self._load_split(storage, "")
+            splits = _read_json(storage, _SPLITS)["splits"]
+            tables = {name: self._load_split(storage, f"{_plain(name)}/") for name in splits}
+            return self._library.DatasetDict(tables)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(
+                f"{self.uri} is not a data set saved by datasets: {error!r}"
+            ) from error
+
+    def _load_split(self, storage: LocalStorage, folder: str) -> Any:
+        import pyarrow as pa  # installed with `datasets`
+
+        info, state = (_read_json(storage, folder + name) for name in SAVED_FILES)
+        parts = []
+        for part in state["_data_files"]:
+            with storage.open(folder + _plain(part["filename"])) as file:
+                # The file that was checked, whatever its name stands for by now.
+                mapped = pa.memory_map(f"/dev/fd/{file.fileno()}")
+                parts.append(pa.ipc.open_stream(mapped).read_all())
+        about = self._library.DatasetInfo.from_dict(info)
+        table = pa.concat_tables(parts)
+        return self._library.Dataset(table, info=about, fingerprint=str(state["_fingerprint"]))
+
+
+def _read_json(storage: LocalStorage, path: str) -> Any:
+    content = storage.read(path, 0, _MOST_JSON + 1)
+    if len(content) > _MOST_JSON:
+        raise ValueError(f"{path} has more than {_MOST_JSON >> 20} MiB")
+    return json.loads(content)
+
+
+def _plain(name: str) -> str:
+    """Return the name of a file or folder beside; a ValueError if it leads elsewhere."""
+    if not re.fullmatch(r"[\w-][\w.-]*", name):
+        raise ValueError(f"the data set names the file {name!r}, which is not beside it")
+    return name
 
 
 def _hub_name(uri: str) -> tuple[str, dict[str, str]]:
