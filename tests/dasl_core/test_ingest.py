@@ -202,6 +202,19 @@ def test_folder_must_be_allowed(tmp_path: Path) -> None:
             ingest_folder(folder, allowed=ReadableFolders([data]))
 
 
+def test_link_to_the_services_own_hidden_folder_is_not_followed(tmp_path: Path) -> None:
+    own = picture(tmp_path / ".dasl" / "secret.png")
+    image = picture(tmp_path / "a.png")
+    (tmp_path / "b.png").symlink_to(own)
+    allowed = ReadableFolders(excluded=[own.parent])
+    index = ingest_folder(tmp_path, allowed=allowed)
+    assert (index.paths, [*reasons(index)]) == (["a.png"], ["b.png"])
+    image.unlink()
+    image.symlink_to(own)
+    with pytest.raises(ValueError, match="outside the folders"):
+        index.decode(0, 3)
+
+
 @pytest.mark.parametrize("swapped", ["the image", "its folder", "the data set's folder"])
 def test_link_changed_after_ingest_is_not_followed(tmp_path: Path, swapped: str) -> None:
     picture(tmp_path / "secret" / "owl" / "a.png")

@@ -44,8 +44,8 @@ class LocalStorage:
     Args:
         root: the folder, with links resolved. If it becomes a link later, that is not followed.
         links: as in `SourceOptions`. Checked at each opening, because a file may have become a link since ingest.
-        allowed: folders that may be read. Each file is checked where links are followed; otherwise `check_tree` must
-            have checked the whole folder, or the caller each file.
+        allowed: folders that may be read. Each link is checked, and each file where links are followed; otherwise
+            `check_tree` must have checked the whole folder, or the caller each file.
     """
 
     def __init__(
@@ -120,18 +120,20 @@ class LocalStorage:
 
     def _check(self, target: Path) -> None:
         """Raise a ValueError with the reason if a file, with links resolved, may not be read."""
-        if self.links == "follow":
-            if not self.allowed.allow(target):
-                raise ValueError(f"it {OUTSIDE}")
-        elif not target.is_relative_to(self.root):
+        if self.links == "inside" and not target.is_relative_to(self.root):
             raise ValueError(
                 "it is a link that leads out of the data set's folder; --follow-links reads such links"
             )
+        # A hidden folder inside, which is not listed, may be the service's own.
+        if not self.allowed.allow(target):
+            raise ValueError(f"it {OUTSIDE}")
 
     def resolve(self, path: str) -> Path:
         """Return the path of a file, with links resolved; a ValueError with the reason if it may not be read."""
-        target = Path(os.path.realpath(self.root / path))
-        self._check(target)
+        place = self.root / path
+        target = Path(os.path.realpath(place))
+        if self.links == "follow" or target != place:
+            self._check(target)
         return target
 
     def info(self, path: str) -> File:
