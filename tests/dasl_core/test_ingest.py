@@ -450,8 +450,8 @@ GRAY: dict[str, Any] = {"photometric": "minisblack", "metadata": None}
         ),
         ({"a.tif": by_tifffile(PAGES, ome=True, metadata={"axes": "CYX"})}, 4, None),
         ({"a.tif": by_tifffile(PAGES, imagej=True, metadata={"axes": "CYX"})}, 4, None),
-        ({"a.tif": by_pillow(Image.new("L", (64, 64)), "TIFF", save_all=True,
-                             append_images=[Image.new("L", (16, 16))])}, 3, None),
+        ({"a.tif": by_pillow(Image.fromarray(PAGES[0]), "TIFF", save_all=True,
+                             append_images=[Image.new("I;16", (16, 16))])}, 3, None),
     ],
     ids=["pages", "frames", "several", "planes", "alpha", "ome", "imagej", "thumbnail"],
 )  # fmt: skip

@@ -27,6 +27,7 @@ from dasl_core.spec.source import remote_scheme
 # Files written by `Dataset.save_to_disk`.
 SAVED_FILES = ("dataset_info.json", "state.json")
 
+_NEEDS = "the images are a Hugging Face data set"
 _SPLITS = "dataset_dict.json"
 _MOST_JSON = 64 << 20  # names of a million classes
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -45,8 +46,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
         check_location(record.uri, allowed)
         check_tree(record.uri, allowed)
-        needs = "the images are a Hugging Face data set"
-        self._library = optional_module("datasets", needs, "huggingface")
+        self._library = optional_module("datasets", _NEEDS, "huggingface")
         self.uri, self.allowed, options = record.uri, allowed, record.options
         self.split = options.split
         self.image_column, self.label_column = options.image_column, options.label_column
@@ -140,8 +140,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
             ) from error
 
     def _load_split(self, storage: LocalStorage, folder: str) -> Any:
-        import pyarrow as pa  # installed with `datasets`
-
+        pa = optional_module("pyarrow", _NEEDS, "huggingface")
         info, state = (_read_json(storage, folder + name) for name in SAVED_FILES)
         parts = []
         for part in state["_data_files"]:
