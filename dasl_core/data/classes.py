@@ -125,7 +125,9 @@ def why_unlabeled(record: SourceRecord, entries: Sequence[Entry], listing: Listi
     columns = listing.unused_columns
     likely = ", ".join(filter(_LIKE_LABELS.search, columns)) or ", ".join(columns[:_COLUMNS])
     return "no column is called label, or it is empty" + (
-        f". Name the column of the labels with --label-column, such as {likely}" if likely else ""
+        f". Call the column of the labels label, or name it, such as {likely}, with dasl datasets add --label-column"
+        if likely
+        else ""
     )
 
 

@@ -144,8 +144,12 @@ def open_index(
 
 def print_warnings(index: DatasetIndex) -> None:
     """Print what is not used, and warnings about losses of the other images."""
+    by_reason: dict[str, list[str]] = {}
     for skipped in index.skipped:
-        print_line(f"Skipped {skipped.path}: {skipped.reason}", "stderr")
+        by_reason.setdefault(skipped.reason, []).append(skipped.path)
+    for reason, paths in by_reason.items():
+        several = f"{len(paths)} files, such as " if len(paths) > 1 else ""
+        print_line(f"Skipped {several}{paths[0]}: {reason}", "stderr")
     for warning in index.warnings():
         print_line(f"Warning: {warning}.", "stderr")
     for sentence in index.unused:

@@ -88,8 +88,8 @@ def test_images_without_a_label_are_counted_and_named(missing: str | None) -> No
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        (["fine_label", "id", "Species"], " --label-column, such as fine_label, Species."),
-        (["id", "width"], " --label-column, such as id, width."),
+        (["fine_label", "id", "Species"], "fine_label, Species"),
+        (["id", "width"], "id, width"),
     ],
 )
 def test_columns_that_may_be_labels_are_named(columns: list[str], expected: str) -> None:
@@ -97,7 +97,10 @@ def test_columns_that_may_be_labels_are_named(columns: list[str], expected: str)
     said = why_unlabeled(
         SourceRecord("parquet", "b", "b"), entries, Listing(entries, [], unused_columns=columns)
     )
-    assert f"{said}." == f"{NO_COLUMN}. Name the column of the labels with{expected}"
+    assert said == (
+        f"{NO_COLUMN}. Call the column of the labels label, or name it, such as {expected}, with dasl datasets add "
+        "--label-column"
+    )
 
 
 def test_unread_files_beside_images_are_named(tmp_path: Path) -> None:

@@ -349,10 +349,14 @@ def test_problems_of_images_are_printed_with_escaped_names(
 ) -> None:
     images = folder / "pictures" / "class-0"
     (images / "a\x1b[2J\nepoch 9.png").write_bytes(b"no image")
+    for name in ("b.png", "c.png"):
+        (images / name).touch()
     Image.fromarray(np.full((20, 20), 4095, dtype=np.uint16)).save(images / "deep.png")
     assert train(folder, "train.epochs=1") == 0
     printed = capsys.readouterr().err
-    assert r"Skipped class-0/a\x1b[2J\nepoch 9.png: " in printed
+    # One of them is in the fixture.
+    assert r"Skipped 2 files, such as class-0/a\x1b[2J\nepoch 9.png: the content" in printed
+    assert "Skipped 2 files, such as class-0/b.png: the file is empty\n" in printed
     assert "Warning: The images differ in depth (" in printed
 
 
