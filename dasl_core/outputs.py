@@ -27,7 +27,7 @@ def check_replaceable(files: Mapping[Path, str | None], *, force: bool) -> None:
     for path, sha256 in files.items():
         if os.path.lexists(path) and (sha256 is None or sha256_of(path) != sha256):
             raise OutputExists(
-                f"--output: {path} exists. Choose another, or replace it with --force."
+                f"--output: {path} exists. Choose another, or replace it with --force (force=True in Python)."
             )
 
 

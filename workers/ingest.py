@@ -40,7 +40,7 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
     except ValueError as error:  # the folder is missing or has no usable images
         client.task_failed(IngestReport, "ingest-failed", storable(str(error)))
         return
-    for warning in result.index.warnings():
+    for warning in result.index.warnings:
         logger.warning("%s", warning)
     if result.is_unchanged:
         assert start.previous_index_uri is not None, "there is an index that it repeats"

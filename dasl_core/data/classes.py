@@ -3,6 +3,7 @@
 import posixpath
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
 from dasl_core.data.sources.splits import choose_one, image_folders, split_folders
 from dasl_core.spec.source import READ_OPTIONS
-from dasl_core.text import describe_endings
 
 _NAMED, _COLUMNS = 5, 20
 # Columns, and endings of files beside images, that may hold labels.
@@ -57,12 +57,11 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
 def _refuse_masks(record: SourceRecord, entries: Sequence[Entry]) -> None:
     """Raise a ValueError if the first-level folders are those of images and of their masks; not if `classes` names them."""
     if record.options.classes is None and record.source_class.has_folders and entries:
-        keys = _keys_in_split(record, entries)
-        folders = {key.partition("/")[0] for key in keys if "/" in key}
-        around = _names(record, entries)[0].removesuffix(keys[0])
-        for images in image_folders(folders):
+        around, folders = _folders(record, entries)
+        folders = sorted({*folders} - {""})
+        for images in image_folders({*folders}):
             raise ValueError(
-                f"{record.uri} has the folders {', '.join(sorted(folders))}, which are no classes but images and what "
+                f"{record.uri} has the folders {', '.join(folders)}, which are no classes but images and what "
                 f"belongs to them, such as masks; choose the images with --split {around}{images} (source.split in the "
                 "API). If they are classes, name them with --classes"
             )
@@ -114,10 +113,9 @@ def why_unlabeled(record: SourceRecord, entries: Sequence[Entry], listing: Listi
         advice = "Label or remove them and refresh the data set"
         return f"{_count(unlabeled, entries)} {verb} no label ({_some(unlabeled)}). {advice}"
     if record.source_class.has_folders:
-        endings = {name: listing.ignored[name] for name in _LABEL_FILES & listing.ignored.keys()}
-        files = describe_endings(endings, listing.ignored_examples)
+        files = listing.ignored.describe(_LABEL_FILES)
         unread = f". Files that may have labels are not read: {files}. A list (.csv) is registered by its own path"
-        return _why_no_folders(record, entries) + (unread if endings else "")
+        return _why_no_folders(record, entries) + (unread if files else "")
     if "label_column" not in read:
         return f"{what} has none. A list (.csv) with the columns path and label has them"
     if options.label_column is not None:
@@ -132,14 +130,13 @@ def why_unlabeled(record: SourceRecord, entries: Sequence[Entry], listing: Listi
 
 
 def _why_no_folders(record: SourceRecord, entries: Sequence[Entry]) -> str:
-    keys = _keys_in_split(record, entries)
-    folders = {key.partition("/")[0] for key in keys if "/" in key}
-    outside = [entry.key for entry, key in zip(entries, keys, strict=True) if "/" not in key]
-    if not folders:
+    _, folders = _folders(record, entries)
+    outside = [entry.key for entry, folder in zip(entries, folders, strict=True) if not folder]
+    if len(outside) == len(entries):
         return "all images are in one folder"
     verb = "is" if len(outside) == 1 else "are"
     return (
-        f"{_count(outside, entries)} {verb} outside of the {len(folders)} folders ({_some(outside)}). To use the folders "
+        f"{_count(outside, entries)} {verb} outside of the {len({*folders}) - 1} folders ({_some(outside)}). To use the folders "
         "as labels, move or remove these images and read the data set again (dasl datasets refresh)"
     )
 
@@ -164,28 +161,28 @@ def _entry_classes(record: SourceRecord, entries: Sequence[Entry]) -> list[str] 
     if any(entry.label for entry in entries):
         labels = [unicodedata.normalize("NFC", entry.label) for entry in entries if entry.label]
         return labels if len(labels) == len(entries) else None
-    keys = _keys_in_split(record, entries)
-    if not record.source_class.has_folders or any("/" not in key for key in keys):
+    _, folders = _folders(record, entries)
+    if not record.source_class.has_folders or "" in folders:
         return None
-    folders: dict[str, str] = {}
-    for key in keys:
-        folder = key.partition("/")[0]
-        name = unicodedata.normalize("NFC", folder)
-        if folders.setdefault(name, folder) != folder:
-            raise ValueError(
-                f"{record.uri} has two folders {name!r}, whose names differ only in their Unicode form (NFC and NFD). "
-                "Move the images of one into the other"
-            )
-    return [unicodedata.normalize("NFC", key.partition("/")[0]) for key in keys]
+    names = {folder: unicodedata.normalize("NFC", folder) for folder in folders}
+    if twice := [name for name, count in Counter(names.values()).items() if count > 1]:
+        raise ValueError(
+            f"{record.uri} has two folders {twice[0]!r}, whose names differ only in their Unicode form (NFC and NFD). "
+            "Move the images of one into the other"
+        )
+    return [names[folder] for folder in folders]
 
 
-def _keys_in_split(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:
-    """Return the keys relative to the folder of the requested split, if any, and to an only folder around all others."""
-    prefix = f"{record.options.split}/" if record.options.split is not None else ""
-    keys = [name.removeprefix(prefix) for name in _names(record, entries)]
-    around = posixpath.commonprefix([f"{posixpath.dirname(key)}/" for key in keys])
+def _folders(record: SourceRecord, entries: Sequence[Entry]) -> tuple[str, list[str]]:
+    """Return the folder around all images, and the name of the folder in it of each, "" for none.
+
+    It is that of the requested split, if any, and the only folders in it.
+    """
+    names = _names(record, entries)
+    around = posixpath.commonprefix([f"{posixpath.dirname(name)}/" for name in names])
     around = around[: around.rfind("/") + 1]
-    return [key.removeprefix(around) for key in keys]
+    inside = (name.removeprefix(around) for name in names)
+    return around, [name.partition("/")[0] if "/" in name else "" for name in inside]
 
 
 def _names(record: SourceRecord, entries: Sequence[Entry]) -> list[str]:

@@ -1,11 +1,13 @@
 """Warnings of images and labels that are usable, but probably not what their user means."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from posixpath import basename, dirname, join
 
 import numpy as np
 
+from dasl_core.data.decode import Header
+from dasl_core.data.decode.npy import FEW_BANDS
 from dasl_core.data.sources.splits import IMAGE_OF, MASK_OF, image_folders
 
 
@@ -38,6 +40,21 @@ def doubts(
                 "wrong ones and refresh the data set"
             )
     return warnings
+
+
+def stack_doubts(paths: Sequence[str], headers: Sequence[Header]) -> Iterator[str]:
+    """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
+    arrays = [
+        path
+        for path, (width, height, bands, *_) in zip(paths, headers, strict=True)
+        if path.lower().endswith(".npy") and 2 * bands >= min(width, height) and bands > FEW_BANDS
+    ]
+    if arrays:
+        yield (
+            f"{len(arrays)} .npy files, such as {arrays[0]}, are read as one image each, of {headers[0].bands} bands: an "
+            "array in a folder is (H, W, bands). If they are stacks of images (N, H, W), register each file itself as a "
+            "data set"
+        )
 
 
 def _find_masks(paths: Sequence[str]) -> list[str]:

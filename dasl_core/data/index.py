@@ -15,7 +15,6 @@ import numpy as np
 
 from dasl_core.data.array_file import damage_as, read_arrays, write_arrays
 from dasl_core.data.decode import SCALES, decode
-from dasl_core.data.decode.npy import FEW_BANDS
 from dasl_core.data.decode.reasons import CHANGED, one_sentence
 from dasl_core.data.headers import identify
 from dasl_core.data.opening import open_unchanged
@@ -29,7 +28,7 @@ from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 # Increased when older indexes can no longer be read.
 _FORMAT = 1
 # Fields that are JSON as they are.
-_PLAIN_FIELDS = ("class_names", "num_ignored", "ignored_endings", "duplicates", "unused", "notes")
+_PLAIN_FIELDS = ("class_names", "duplicates", "unused", "warnings")
 # Columns of `DatasetIndex.locations`.
 FILE, OFFSET, LENGTH, STAMP = range(4)
 
@@ -56,16 +55,12 @@ class DatasetIndex:
     skipped: list[Skipped]
     checksums: np.ndarray
     """(N,) int32, to detect changed images."""
-    num_ignored: int = 0
-    """Files without the extension of an image; hidden files are not counted."""
-    ignored_endings: dict[str, int] = field(default_factory=dict)
-    """Number of ignored files by ending."""
     pixels: PixelFacts = field(default_factory=PixelFacts)
     """Type, bands and statistics of the pixels."""
     unused: list[str] = field(default_factory=list)
     """Sentences about labels, columns and files that are not used, and why there are no labels."""
-    notes: list[str] = field(default_factory=list)
-    """Warnings about the source as a whole, its values, and images and labels that are doubtful."""
+    warnings: list[str] = field(default_factory=list)
+    """Warnings about the source, its values, and images and labels that are doubtful, as sentences without their period."""
     duplicates: dict[str, Any] = field(default_factory=dict)
     """Report of equal and similar images that ingest found; see `dasl_core.data.duplicates`."""
     duplicate_of: np.ndarray | None = None
@@ -147,8 +142,6 @@ class DatasetIndex:
             "source": self.source.kind,
             "num_images": len(self.paths),
             "num_skipped": len(self.skipped),
-            "num_ignored": self.num_ignored,
-            "ignored_endings": self.ignored_endings,
             "class_names": self.class_names[:limit],
             "class_images": np.bincount([] if self.labels is None else self.labels)[
                 :limit
@@ -156,32 +149,11 @@ class DatasetIndex:
             "skipped": [
                 {"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped[:limit]
             ],
-            "pixels": self.pixels.report(),
+            "pixels": asdict(self.pixels) | {"kinds": dict(self.pixels.kinds)},
             "duplicates": self.duplicates,
-            "warnings": self.warnings(),
             "unused": self.unused,
+            "warnings": self.warnings,
         }
-
-    def warnings(self) -> list[str]:
-        """Return warnings about usable images that training loses."""
-        return [*self.pixels.warnings(), *self._stack_warnings(), *self.notes]
-
-    def _stack_warnings(self) -> list[str]:
-        """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
-        bands, kind = self.pixels.bands, self.source.source_class
-        if not (kind.has_folders or kind.each_image_is_a_file) or bands <= FEW_BANDS:
-            return []
-        arrays = [
-            path
-            for path, size in zip(self.paths, self.sizes, strict=True)
-            if path.lower().endswith(".npy") and 2 * bands >= size.min()
-        ]
-        if not arrays:
-            return []
-        return [
-            f"{len(arrays)} .npy files, such as {arrays[0]}, are read as one image each, of {bands} bands: an array in "
-            "a folder is (H, W, bands). If they are stacks of images (N, H, W), register each file itself as a data set"
-        ]
 
     def changes_since(self, before: DatasetIndex) -> dict[str, int]:
         """Count the images that were added, removed, changed, unchanged and relabeled since another version."""
@@ -265,7 +237,7 @@ class DatasetIndex:
         )
 
     def _check(self) -> None:
-        texts = {name: getattr(self, name) for name in ("class_names", "unused", "notes")}
+        texts = {name: getattr(self, name) for name in ("class_names", "unused", "warnings")}
         for name, values in (texts | {"skipped": chain(*self.skipped)}).items():
             if not all(isinstance(value, str) for value in values):
                 raise ValueError(f"its {name} must be strings")
@@ -294,8 +266,6 @@ class DatasetIndex:
                 raise ValueError(f"its labels must be numbers from 0 to {classes - 1}")
         if count and self.sizes.min() < 1:
             raise ValueError("its sizes must be at least 1")
-        if type(self.num_ignored) is not int or self.num_ignored < 0:
-            raise ValueError("its num_ignored must be a number of at least 0")
         # Such sources check each path whenever they open a file.
         if not self.source.source_class.keys_are_inside:
             return

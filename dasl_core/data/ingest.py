@@ -16,11 +16,11 @@ from dasl_core.data.classes import choose_split, label_entries, why_unlabeled
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import EXTENSIONS, Header, is_transient
 from dasl_core.data.decode.foreign import HEAD, describe_foreign
-from dasl_core.data.doubts import doubts
+from dasl_core.data.doubts import doubts, stack_doubts
 from dasl_core.data.duplicates import describe, equal_files, find_duplicates, groups_of
 from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
 from dasl_core.data.index import DatasetIndex
-from dasl_core.data.pixel_facts import PixelFacts, misfits
+from dasl_core.data.pixel_facts import PixelFacts, header_warnings, misfits
 from dasl_core.data.sample import sample_positions, take_sample
 from dasl_core.data.sources import Entry, Listing, Skipped, Source, SourceRecord, find_source
 from dasl_core.data.strings import Strings
@@ -28,7 +28,6 @@ from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.resolve.pixels import automatic_window
 from dasl_core.spec.source import COMPRESSED_ENDINGS, SOURCE_ENDINGS, SourceOptions
-from dasl_core.text import describe_endings
 from dasl_core.vocabulary import IngestPhase
 
 # Threads that wait for an object store need no processor time.
@@ -109,16 +108,11 @@ def ingest(
 ) -> Ingested:
     """Find, check and label the images of a folder, an archive, a list or a table.
 
-    * Hidden files and folders (leading dot) are skipped; files without the extension of an image
-      (`EXTENSIONS`) are ignored and counted.
-    * The header of every other file is read, and a sample of the images is decoded (`sample`): all of a
-      small data set. A file is skipped, with a reason, when that fails, when it is no regular file, when its
-      name is not UTF-8, and when it is a link that may not be followed.
-    * An image whose bands, or kind of values, are not those of most is skipped (`misfits`), and one of a kind whose
-      values do not fit in the window of most images (`sample`).
-    * Labels are those of the source, or the names of the first-level folders, if every usable image lies
-      in one and there are at least two; otherwise the data set has no labels, which pretraining does not
-      need.
+    * The header of every file with an image extension is read, and a sample is decoded (`sample`): all of a small data
+      set. A file is skipped, with a reason, when that fails or it may not be read.
+    * An image is also skipped if its bands, or kind of values, are not those of most (`misfits`), or if the values of its
+      kind do not fit in the window of most images (`sample`).
+    * Labels are those of the source, or the names of folders (`label_entries`); none are needed.
     * The order is that of the sorted keys, the same on every machine.
 
     Args:
@@ -285,7 +279,7 @@ def _build_index(
     labels, class_names, labeled = label_entries(record, decoded)
     usable = [usable[position] for position in labeled]
     images = [entries[position] for position in usable]
-    used = PixelFacts.from_headers([headers[position] for position in usable])
+    used = [headers[position] for position in usable]
     paths = [image.key for image in images]
     locations = [(image.file, image.offset, image.length, image.stamp) for image in images]
     equal, read = equal_files(
@@ -305,18 +299,18 @@ def _build_index(
         paths=Strings.pack(paths),
         labels=labels,
         class_names=class_names,
-        sizes=np.array([headers[i][:2] for i in usable], np.int32).reshape(-1, 2),
+        sizes=np.array([header[:2] for header in used], np.int32).reshape(-1, 2),
         locations=np.array(locations, np.int64).reshape(-1, 4),
-        checksums=np.array([headers[i].checksum for i in usable], np.int32),
+        checksums=np.array([header.checksum for header in used], np.int32),
         skipped=sorted(skipped),
-        num_ignored=listing.num_ignored,
-        ignored_endings=dict(listing.ignored),
-        pixels=replace(sample.pixels, kinds=used.kinds, notes=used.notes),
+        pixels=replace(sample.pixels, kinds=PixelFacts.from_headers(used).kinds),
         unused=[
             *([f"No labels: {why_unlabeled(record, decoded, listing)}."] if labels is None else []),
             *listing.unused(),
         ],
-        notes=[
+        warnings=[
+            *header_warnings(used),
+            *(stack_doubts(paths, used) if record.kind != "npy" else []),
             *listing.warnings,
             *sample.warnings,
             *doubts(paths, labels, class_names, equal),
@@ -368,14 +362,14 @@ def _no_images(location: str, skipped: Sequence[Skipped], listing: Listing) -> s
     message = f"{location} holds no usable image"
     if skipped:
         message += f"; {len(skipped)} skipped, such as {skipped[0].path} ({skipped[0].reason})"
-    if count := listing.num_ignored:
+    if endings := listing.ignored.endings:
+        count = endings.total()
         files = "1 other file" if count == 1 else f"{count} other files"
-        endings = describe_endings(listing.ignored, listing.ignored_examples)
-        message += f"; {files} ignored: {endings}"
+        message += f"; {files} ignored: {listing.ignored.describe()}"
         if not skipped:
             message += f"; expected files that end in {', '.join(sorted(EXTENSIONS))}"
-        if ".arrow" in listing.ignored:
+        if ".arrow" in endings:
             message += ". Of a Hugging Face cache, register what save_to_disk or to_parquet writes, or hf://OWNER/NAME"
-        elif not listing.ignored.keys().isdisjoint((*SOURCE_ENDINGS, *COMPRESSED_ENDINGS)):
+        elif not endings.keys().isdisjoint((*SOURCE_ENDINGS, *COMPRESSED_ENDINGS)):
             message += ". Register an archive, list or table by its own path, and unpack one inside another first"
     return message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from dasl_core.data.decode import Header, PixelType
@@ -26,7 +26,6 @@ class PixelFacts:
         mean: mean of each band, in raw values, over a sample.
         std: standard deviation of each band, in raw values, over a sample.
         sampled: number of images of the sample.
-        notes: what of the files is not used, or only as their headers suggest.
     """
 
     dtype: PixelType = "uint8"
@@ -36,7 +35,6 @@ class PixelFacts:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     sampled: int = 0
-    notes: tuple[str, ...] = ()
 
     @classmethod
     def from_headers(cls, headers: Sequence[Header]) -> PixelFacts:
@@ -50,33 +48,12 @@ class PixelFacts:
             dtype = "uint16"
         bands = Counter(bands_in_data_set(header) for header in headers)
         most = max(bands, key=lambda number: (bands[number], number), default=DEFAULT_BANDS)
-        return cls(dtype, most, tuple(sorted(kinds.items())), notes=tuple(_notes(headers)))
+        return cls(dtype, most, tuple(sorted(kinds.items())))
 
     def dataset_facts(self) -> dict[str, Any]:
         """Return the arguments of `DatasetFacts`."""
         names = ("dtype", "bands", "quantiles", "mean", "std")
         return {name: getattr(self, name) for name in names}
-
-    def report(self) -> dict[str, Any]:
-        """Return a report for people, JSON-ready."""
-        fields = asdict(self) | {"kinds": dict(self.kinds)}
-        del fields["notes"]  # which are warnings
-        return fields
-
-    def warnings(self) -> list[str]:
-        """Return warnings about images that do not fit the others, and what of the files is not used."""
-        dtypes = {kind.rpartition(" ")[2] for kind, _ in self.kinds}
-        if len(dtypes) > 1:
-            counts = ", ".join(f"{count} of {kind}" for kind, count in self.kinds)
-            scaled = "those of 8 bits scaled to its range"
-            if "int16" in dtypes:
-                scaled = "with the values that they have"
-            return [
-                f"The images differ in depth ({counts} bands and bits); all are read as {self.dtype}, {scaled}. "
-                "Register images of one depth if their values should be comparable",
-                *self.notes,
-            ]
-        return [*self.notes]
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> PixelFacts:
@@ -86,13 +63,23 @@ class PixelFacts:
             name: tuple(value) if name in lists and value is not None else value
             for name, value in content.items()
         }
-        known["notes"] = tuple(content["notes"])
         known["kinds"] = tuple((kind, count) for kind, count in content["kinds"])
         return cls(**known)
 
 
-def _notes(headers: Sequence[Header]) -> Iterator[str]:
-    """Yield what of the files is not used, or only as their headers suggest."""
+def header_warnings(headers: Sequence[Header]) -> Iterator[str]:
+    """Yield what of the images is not used, or not as it is stored, or only as their headers suggest."""
+    facts = PixelFacts.from_headers(headers)
+    dtypes = {header.dtype for header in headers}
+    if len(dtypes) > 1:
+        counts = ", ".join(f"{count} of {kind}" for kind, count in facts.kinds)
+        scaled = "those of 8 bits scaled to its range"
+        if "int16" in dtypes:
+            scaled = "with the values that they have"
+        yield (
+            f"The images differ in depth ({counts} bands and bits); all are read as {facts.dtype}, {scaled}. "
+            "Register images of one depth if their values should be comparable"
+        )
     if frames := [header.frames for header in headers if header.frames > 1]:
         files = "1 file has" if len(frames) == 1 else f"{len(frames)} files have"
         few, most = min(frames), max(frames)

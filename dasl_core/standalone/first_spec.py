@@ -142,7 +142,7 @@ class FirstSpec:
                 superfluous = groups["superfluous"]
                 example = " and ".join(groups["examples"][0][:2])
                 yield f"{kind.capitalize()} images: {superfluous:,} more than needed, such as {example}."
-        for warning in index.warnings():
+        for warning in index.warnings:
             yield f"{warning}."
         gpu = f"{self._gpus} GPUs ({torch.cuda.get_device_name(0)})" if self._gpus else "no GPU"
         yield f"This machine: {self._cores} CPU cores, {gpu}."

@@ -150,7 +150,7 @@ def print_warnings(index: DatasetIndex) -> None:
     for reason, paths in by_reason.items():
         several = f"{len(paths)} files, such as " if len(paths) > 1 else ""
         print_line(f"Skipped {several}{paths[0]}: {reason}", "stderr")
-    for warning in index.warnings():
+    for warning in index.warnings:
         print_line(f"Warning: {warning}.", "stderr")
     for sentence in index.unused:
         print_line(sentence, "stderr")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dasl_core.outputs import check_replaceable
-from dasl_core.text import describe_endings
 from service.cli import console, preparations, preview
 from service.cli.dataset_views import DatasetId, print_dataset, wait_for_images, where
 from service.cli.formats import size
@@ -258,11 +257,10 @@ def _upload(client: Client, path: str, name: str, source: dict[str, Any]) -> Dat
             console.note(
                 f"  left out: {skipped} (a link that leads out of the folder, or not readable)"
             )
-        if content.ignored:
-            files = describe_endings(content.ignored, content.examples)
-            console.note(f"  left out, as their endings are not those of images: {files}")
         if (hidden := len(content.skipped) - _MAX_SKIPPED_SHOWN) > 0:
             console.note(f"  left out: {hidden} more")
+        if files := content.ignored.describe():
+            console.note(f"  left out, as their endings are not those of images: {files}")
     is_first = True
     with progress_bars() as on_bytes:
 

@@ -191,13 +191,11 @@ class IngestReport(Stored):
     """Result of an ingest; `skipped` lists at most the first 1000 files.
 
     `warnings` say what training loses of the usable images, and `unused` which labels, columns and files are not read, and
-    why. `ignored_endings` counts the files without an ending of images, by ending.
+    why.
     """
 
     num_images: int | None = None
     num_skipped: int = 0
-    num_ignored: int = 0
-    ignored_endings: dict[str, int] = Field(default_factory=dict)
     skipped: list[SkippedFile] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     unused: list[str] = Field(default_factory=list)

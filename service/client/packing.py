@@ -10,11 +10,12 @@ import stat
 import tarfile
 from array import array
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from dasl_core.ignored import IgnoredFiles
+from dasl_core.text import printable
 from dasl_core.vocabulary import IMAGE_EXTENSIONS, is_hidden
 from service.client.errors import UploadFailed
 
@@ -87,16 +88,13 @@ class FolderContent:
     Attributes:
         num_images: number of images.
         skipped: paths of images and folders that cannot be packed.
-        ignored: number of files without the extension of an image, by ending.
-        examples: the first of these, by ending.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
         self.filename = "images.tar"
         self.skipped: list[str] = []
-        self.ignored: Counter[str] = Counter()
-        self.examples: dict[str, str] = {}
+        self.ignored = IgnoredFiles()
         self._members = sorted(self._find())
         self.num_images = len(self._members)
         if not self._members:
@@ -145,16 +143,14 @@ class FolderContent:
             except OSError:
                 if not folder:
                     raise
-                self.skipped.append(_printable(folder))
+                self.skipped.append(printable(folder))
                 continue
             for entry in entries:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
                 elif not _is_image(entry.name):
-                    ending = os.path.splitext(entry.name)[1].lower()
-                    self.ignored[ending] += 1
-                    self.examples[ending] = min(self.examples.get(ending, path), path)
+                    self.ignored.add(path)
                 elif member := self._member(entry, path):
                     yield member
 
@@ -167,12 +163,8 @@ class FolderContent:
                 return Member(path, status.st_size, status.st_mtime_ns)
         except (OSError, UnicodeEncodeError):
             pass  # listed as skipped
-        self.skipped.append(_printable(path))
+        self.skipped.append(printable(path))
         return None
-
-
-def _printable(path: str) -> str:
-    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _is_image(name: str) -> bool:

@@ -28,19 +28,11 @@ def eight_bit_values(values: np.ndarray) -> np.ndarray:
     if values.dtype == np.uint8:
         return values
     low, high = values.min(), values.max()
-    if values.dtype.kind == "f":
-        if not (low >= 0 and high <= 1):
-            raise ValueError(
-                "the image has floating-point pixels, which must lie between 0 and 1, not "
-                f"{low:g} to {high:g}: save it with 8 or 16 bits"
-            )
-        scale = 255.0
-    else:
-        if low < 0 or high > 65535:
-            raise ValueError(
-                "the image has integer pixels, which must have at most 16 bits, not "
-                f"{low} to {high}: save it with 8 or 16 bits"
-            )
-        scale = 1 / 257
-    rounded = values.astype(np.float32) * np.float32(scale) + np.float32(0.5)
+    kind, most = ("floating-point", 1) if values.dtype.kind == "f" else ("integer", 65535)
+    if not 0 <= low <= high <= most:
+        raise ValueError(
+            f"the image has {kind} pixels, which must lie between 0 and {most}, not {low:g} to {high:g}: save it with 8 or "
+            "16 bits"
+        )
+    rounded = values.astype(np.float32) * np.float32(255 / most) + np.float32(0.5)
     return rounded.astype(np.uint8)

@@ -12,35 +12,24 @@ from dasl_core.data.decode.reasons import optional_module
 _MAX_BYTES = 2**30
 # LibRaw's name of a rotation, as an EXIF orientation.
 _ORIENTATIONS = {3: 3, 5: 8, 6: 6}
+_FORMATS = ("JPEG", "PPM")
 
 
 def read_header(file: IO[bytes]) -> Header:
     """Read the header of the preview; see `dasl_core.data.decode.read_header`."""
     preview, orientation = _preview(file)
     image = pillow.open_image(preview, _FORMATS)
-    header = pillow.describe_image(
-        image, orientation=_first(pillow.read_orientation(image), orientation)
-    )
-    return header._replace(format="RAW")
+    return pillow.describe_image(image, orientation=orientation)._replace(format="RAW")
 
 
 def decode(file: IO[bytes], channels: int, at_least: tuple[int, int] | None) -> Pixels:
     """Decode the preview; see `dasl_core.data.decode.decode`."""
     preview, orientation = _preview(file)
-    inner = pillow.read_orientation(pillow.open_image(preview, _FORMATS))
-    turn = _first(inner, orientation)
-    return pillow.decode(preview, channels, at_least, _FORMATS, orientation=turn)
-
-
-_FORMATS = ("JPEG", "PPM")
-
-
-def _first(inner: int, outer: int) -> int:
-    return inner if inner != 1 else outer
+    return pillow.decode(preview, channels, at_least, _FORMATS, orientation=orientation)
 
 
 def _preview(file: IO[bytes]) -> tuple[IO[bytes], int]:
-    """Find the largest preview, as a file, and the orientation of the photo."""
+    """Find the largest preview, as a file, and its orientation, or else that of the photo."""
     rawpy: Any = optional_module("rawpy", "the image is camera RAW", "raw")
     size = file.seek(0, 2)
     if size > _MAX_BYTES:
@@ -53,7 +42,9 @@ def _preview(file: IO[bytes]) -> tuple[IO[bytes], int]:
     except rawpy.LibRawNoThumbnailError as error:
         raise ValueError("the image is camera RAW without a preview") from error
     if thumbnail.format == rawpy.ThumbFormat.JPEG:
-        return io.BytesIO(thumbnail.data), orientation
+        preview = io.BytesIO(thumbnail.data)
+        inner = pillow.read_orientation(pillow.open_image(preview, _FORMATS))
+        return preview, inner if inner != 1 else orientation
     if thumbnail.format == rawpy.ThumbFormat.BITMAP:
         height, width, _ = thumbnail.data.shape
         header = f"P6 {width} {height} 255\n".encode()

@@ -141,13 +141,10 @@ class ZipSource(_ArchiveSource, kind="zip"):
                     of_windows = not any("/" in key for key in names)
                     for key, member in zip(names, members, strict=True):
                         key = key.replace("\\", "/") if of_windows else key
-                        if key.endswith("/"):
-                            continue
-                        if is_image_name(key) and (reason := _zip_reason(member)) is not None:
-                            listing.skip_in(number, key, reason)
-                            continue
                         offset, length = member.header_offset, member.compress_size
-                        listing.add_member(Entry(key, length, stamp ^ member.CRC, number, offset))
+                        entry = Entry(key, length, stamp ^ member.CRC, number, offset)
+                        if not key.endswith("/"):
+                            listing.add_member(entry, _zip_reason(member))
             except zipfile.BadZipFile as error:
                 listing.damaged(number, str(error))
             except NotImplementedError as error:
@@ -223,7 +220,7 @@ class _Archives(Lister):
         if is_hidden(entry.key):  # as in a folder
             return
         if not is_image_name(entry.key):
-            self.ignore(entry.key)
+            self.ignored.add(entry.key)
             return
         key = self.key(entry.file, entry.key)
         if any("\udc80" <= character <= "\udcff" for character in key):

@@ -7,27 +7,22 @@ import math
 import os
 import posixpath
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 from dasl_core.data.decode import EXTENSIONS
-from dasl_core.data.sources.storage import Storage, check_location, open_storage, printable
+from dasl_core.data.sources.storage import Storage, check_location, open_storage
+from dasl_core.ignored import IgnoredFiles
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.problems import FieldProblem
 from dasl_core.spec.source import Links, SourceOptions, remote_scheme, unread_options
-from dasl_core.text import cut, describe_endings
+from dasl_core.text import cut, printable
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.
 MAX_ENTRIES = 20_000_000
 
 DEFAULT_OPTIONS = SourceOptions()
-
-_MOST_ENDINGS = 50
-_LONGEST_ENDING = 20
-OTHER_ENDINGS = "other endings"
-"""Key for all endings beyond those counted one by one."""
 
 OnListed = Callable[[int], None]
 """Called with the number of entries found so far."""
@@ -76,35 +71,30 @@ class Listing:
     Attributes:
         entries: sorted by key.
         skipped: files, folders and entries that may not or cannot be read, sorted by path.
-        ignored: number of files without an image extension, by ending.
-        ignored_examples: the first of these files, by ending.
+        ignored: files without an image extension.
         unused_columns: names of the columns that are not read.
         warnings: other facts about the source that people must know, as sentences without their period.
     """
 
     entries: list[Entry]
     skipped: list[Skipped]
-    ignored: Mapping[str, int] = field(default_factory=dict)
-    ignored_examples: Mapping[str, str] = field(default_factory=dict)
+    ignored: IgnoredFiles = field(default_factory=IgnoredFiles)
     unused_columns: Sequence[str] = ()
     warnings: Sequence[str] = ()
 
-    @property
-    def num_ignored(self) -> int:
-        """Number of files without an image extension."""
-        return sum(self.ignored.values())
-
     def unused(self) -> list[str]:
         """Return sentences about the columns and files that are not read."""
-        columns = f"Columns that are not used: {', '.join(self.unused_columns)}."
-        files = describe_endings(self.ignored, self.ignored_examples)
-        ignored = f"Ignored, as their endings are not those of images: {files}."
-        return [*([columns] if self.unused_columns else []), *([ignored] if self.ignored else [])]
+        sentences = []
+        if columns := ", ".join(self.unused_columns):
+            sentences.append(f"Columns that are not used: {columns}.")
+        if files := self.ignored.describe():
+            sentences.append(f"Ignored, as their endings are not those of images: {files}.")
+        return sentences
 
     def digest(self) -> str:
         """Compute a digest that changes when an image is added, removed, changed or made readable."""
         said = "\n".join([*self.unused(), *self.warnings])
-        state = hashlib.blake2b(f"{self.num_ignored}\n{said}\n".encode(), digest_size=16)
+        state = hashlib.blake2b(f"{said}\n".encode(), digest_size=16)
         for skipped in self.skipped:
             state.update(f"{skipped.path}\0{skipped.reason}\n".encode())
         for entry in self.entries:
@@ -271,8 +261,7 @@ class Lister:
         self._on_listed, self._split = on_listed, split
         self.entries: list[Entry] = []
         self._skipped: list[Skipped] = []
-        self._ignored: Counter[str] = Counter()
-        self._examples: dict[str, str] = {}
+        self.ignored = IgnoredFiles()
         self.columns: set[str] = set()
         """Names of all columns."""
         self.used_columns: set[str | None] = set()
@@ -288,21 +277,29 @@ class Lister:
         if self._split is None or split in (None, self._split):
             self._skipped.append(Skipped(printable(path), reason))
 
-    def ignore(self, path: str) -> None:
-        """Count a file without an image extension, by its lowercase ending ("" for none)."""
-        ending = printable(os.path.splitext(path)[1].lower())
-        # Bounded, because names may end in hashes or dates.
-        is_usual = ending in self._ignored or len(self._ignored) < _MOST_ENDINGS
-        ending = ending if is_usual and len(ending) <= _LONGEST_ENDING else OTHER_ENDINGS
-        self._ignored[ending] += 1
-        self._examples[ending] = min(self._examples.get(ending, printable(path)), printable(path))
+    def choose_columns(
+        self, table: str, columns: Sequence[str], image: str, options: SourceOptions
+    ) -> tuple[str | None, str | None]:
+        """Return the columns of labels and groups of a table, and note those that are not used.
+
+        Raises:
+            ValueError: it has no such column; the message begins with `table`.
+        """
+        label = options.label_column or ("label" if "label" in columns else None)
+        label, group = label if options.labels != "none" else None, options.group_column
+        for column in (label, group):
+            if column not in (None, *columns):
+                names = ", ".join(columns)
+                raise ValueError(f"{table} has no column {column!r}; its columns are {names}")
+        self.columns.update(columns)
+        self.used_columns |= {image, label, group}
+        return label, group
 
     def listing(self) -> Listing:
         """Return everything that was listed, sorted."""
         entries = sorted(self.entries, key=lambda entry: entry.key)
         unused = sorted(map(printable, self.columns.difference(self.used_columns)))
-        found = entries, sorted(self._skipped), self._ignored, self._examples
-        return Listing(*found, unused, self.warnings)
+        return Listing(entries, sorted(self._skipped), self.ignored, unused, self.warnings)
 
 
 def is_image_name(path: str) -> bool:

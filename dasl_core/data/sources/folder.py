@@ -38,7 +38,7 @@ class FolderSource(Source, kind="folder"):
             elif is_image_name(file.path):
                 lister.add(Entry(file.path, file.size, file.stamp))
             else:
-                lister.ignore(file.path)
+                lister.ignored.add(file.path)
         return lister.listing()
 
     def open(self, entry: Entry) -> BinaryIO:

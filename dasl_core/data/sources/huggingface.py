@@ -47,10 +47,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
         check_location(record.uri, allowed)
         check_tree(record.uri, allowed)
         self._library = optional_module("datasets", _NEEDS, "huggingface")
-        self.uri, self.allowed, options = record.uri, allowed, record.options
-        self.split = options.split
-        self.image_column, self.label_column = options.image_column, options.label_column
-        self.group_column, self.has_labels = options.group_column, options.labels != "none"
+        self.uri, self.allowed, self.options = record.uri, allowed, record.options
 
     @classmethod
     def is_at(cls, location: str) -> bool:
@@ -63,22 +60,16 @@ class HuggingFaceSource(Source, kind="huggingface"):
 
     def list_entries(self, on_listed: OnListed) -> Listing:
         table, image = self._table
-        label = self.label_column or ("label" if "label" in table.column_names else None)
-        label = label if self.has_labels else None
-        columns = [column for column in (label, self.group_column) if column is not None]
-        if missing := [column for column in columns if column not in table.column_names]:
-            raise ValueError(f"{self.uri} has no column {missing[0]!r}: {table.column_names}")
+        lister = Lister(on_listed)
+        label, group = lister.choose_columns(self.uri, table.column_names, image, self.options)
         names = getattr(table.features[label], "names", ()) if label is not None else ()
         labels, groups = (
-            [None] * len(table) if column is None else table[column]
-            for column in (label, self.group_column)
+            [None] * len(table) if column is None else table[column] for column in (label, group)
         )
         digits = len(str(len(table)))
         stamp = int.from_bytes(table._fingerprint.encode()[:7], "little")
-        lister = Lister(on_listed)
-        lister.columns, lister.used_columns = {*table.column_names}, {image, *columns}
-        for position, (value, group) in enumerate(zip(labels, groups, strict=True)):
-            names_of = class_name(value, names), None, class_name(group, ())
+        for position, (value, group_value) in enumerate(zip(labels, groups, strict=True)):
+            names_of = class_name(value, names), None, class_name(group_value, ())
             lister.add(Entry(f"{position:0{digits}}", -1, stamp, 0, position, *names_of))
         return lister.listing()
 
@@ -104,20 +95,22 @@ class HuggingFaceSource(Source, kind="huggingface"):
                 name, name=options.get("config"), revision=options.get("revision")
             )
         if isinstance(table, self._library.DatasetDict):
-            splits = [*table]
-            if self.split is None and len(splits) > 1:
+            splits, split = [*table], self.options.split
+            if split is None and len(splits) > 1:
                 raise ValueError(choose_one(self.uri, splits))
-            if (split := self.split or splits[0]) not in splits:
+            if split not in (None, *splits):
                 raise ValueError(f"{self.uri} has no split {split!r}: {', '.join(splits)}")
-            table = table[split]
-        elif self.split not in (None, table.split):
-            raise ValueError(f"{self.uri} has no split {self.split!r}, as it is not divided")
+            table = table[split or splits[0]]
+        elif self.options.split not in (None, table.split):
+            raise ValueError(
+                f"{self.uri} has no split {self.options.split!r}, as it is not divided"
+            )
         images = [
             name
             for name, feature in table.features.items()
             if isinstance(feature, self._library.Image)
         ]
-        column = self.image_column or (images[0] if len(images) == 1 else None)
+        column = self.options.image_column or (images[0] if len(images) == 1 else None)
         if column is None or column not in table.column_names:
             raise ValueError(
                 f"{self.uri} has {len(images)} columns of images; name one with image_column: "

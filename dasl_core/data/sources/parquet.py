@@ -57,10 +57,8 @@ class ParquetSource(Source, kind="parquet"):
     deciding_options = ("image_column",)
 
     def __init__(self, record: SourceRecord, allowed: ReadableFolders) -> None:
-        self.files, options = record.files, record.options
-        self.storage = record.storage(allowed, options.links)
-        self.image_column, self.label_column = options.image_column, options.label_column
-        self.group_column, self.has_labels = options.group_column, options.labels != "none"
+        self.files, self.options = record.files, record.options
+        self.storage = record.storage(allowed, self.options.links)
         self._parquet = optional_module("pyarrow.parquet", _NEEDS, "parquet")
         arrow_error: type[Exception] = optional_module("pyarrow", _NEEDS, "parquet").ArrowException
         self._errors = (arrow_error, IndexError)  # from damaged tables
@@ -100,14 +98,8 @@ class ParquetSource(Source, kind="parquet"):
     def _rows(self, number: int, lister: Lister) -> Iterator[Entry]:
         table, name = self._table(number).file, self.files[number]
         stamp = self.storage.info(name).stamp
-        schema = table.schema_arrow
-        label = self.label_column or ("label" if "label" in schema.names else None)
-        label = label if self.has_labels else None
-        columns = [column for column in (label, self.group_column) if column is not None]
-        if missing := [column for column in columns if column not in schema.names]:
-            raise ValueError(f"it has no column {missing[0]!r}; its columns are {schema.names}")
-        lister.used_columns |= {self._find_image_column(table), *columns}
-        lister.columns.update(schema.names)
+        schema, image = table.schema_arrow, self._find_image_column(table)
+        label, group_column = lister.choose_columns("it", schema.names, image, self.options)
         names = _class_names(schema, label)
         split = file_split(name)
         stem, digits = os.path.splitext(name)[0], len(str(table.metadata.num_rows))
@@ -117,7 +109,7 @@ class ParquetSource(Source, kind="parquet"):
             absent = [None] * table.metadata.row_group(group).num_rows
             labels, groups = (
                 absent if column is None else _values(table, group, column, _LABEL_ROWS)
-                for column in (label, self.group_column)
+                for column in (label, group_column)
             )
             for value, group_value in zip(labels, groups, strict=True):
                 key = f"{stem}/{position:0{digits}}"
@@ -149,12 +141,10 @@ class ParquetSource(Source, kind="parquet"):
 
     def _find_image_column(self, table: Any) -> str:
         schema = table.schema_arrow
-        if self.image_column is not None:
-            if self.image_column not in schema.names:
-                raise ValueError(
-                    f"it has no column {self.image_column!r}; its columns are {schema.names}"
-                )
-            return self.image_column
+        if (column := self.options.image_column) is not None:
+            if column not in schema.names:
+                raise ValueError(f"it has no column {column!r}; its columns are {schema.names}")
+            return column
         fitting = [field.name for field in schema if _holds_images(field.type)]
         named = [name for name in _IMAGE_COLUMNS if name in fitting]
         if not fitting and (paths := [field.name for field in schema if _holds_paths(field)]):

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from dasl_core.spec.locations import CONTAINS_PRIVATE, EVERY_FOLDER, OUTSIDE, ReadableFolders
 from dasl_core.spec.source import remote_scheme
+from dasl_core.text import printable
 from dasl_core.vocabulary import is_hidden
 
 # Enough for nearly every header: most are in the first few KiB, some after an embedded preview.
@@ -354,8 +355,3 @@ def is_inside(path: str) -> bool:
     """Whether the name of an archive's entry stays inside a folder."""
     parts = PurePosixPath(path)
     return not parts.is_absolute() and ".." not in parts.parts
-
-
-def printable(path: str) -> str:
-    """Escape bytes that are not UTF-8, and null characters, as ``\\xNN``."""
-    return os.fsencode(path).decode(errors="backslashreplace").replace("\0", "\\x00")

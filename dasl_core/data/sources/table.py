@@ -9,7 +9,6 @@ from itertools import chain
 from typing import BinaryIO, TextIO
 
 from dasl_core.data.sources.base import Lister
-from dasl_core.data.sources.storage import printable
 from dasl_core.spec.source import SourceOptions
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "file_name")
@@ -82,7 +81,7 @@ def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister
             elif row:
                 fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
                 reason = f"line {rows.line_num} of the list has {fields}, and the first line {len(header)}"
-                lister.skip(printable(row[path]) if path < len(row) else NO_PATH, reason)
+                lister.skip(row[path] if path < len(row) else NO_PATH, reason)
 
 
 def _text(file: BinaryIO) -> TextIO:

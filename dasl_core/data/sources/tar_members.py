@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dasl_core.data.sources.storage import printable
+from dasl_core.text import printable
 
 _BLOCK = tarfile.BLOCKSIZE
 _SEARCHED = 1 << 20
