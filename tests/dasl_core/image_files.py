@@ -187,6 +187,9 @@ def files_of_all_formats() -> dict[str, bytes]:
     bands5 = ramp(5, "float32", 1)
     bands: dict[str, Any] = {"photometric": "minisblack", "planarconfig": "contig"}
     frames = {"save_all": True, "append_images": [color]}
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turn = png_chunk(b"eXIf", exif.tobytes().removeprefix(b"Exif\0\0"))
     return {
         "a.jpg": by_pillow(color, "JPEG"),
         "progressive.jpg": by_pillow(color, "JPEG", progressive=True),
@@ -194,6 +197,7 @@ def files_of_all_formats() -> dict[str, bytes]:
         "a.png": by_pillow(color, "PNG"),
         "palette.png": by_pillow(color.convert("P"), "PNG", transparency=0),
         "gray16.png": by_pillow(Image.fromarray(gray16), "PNG"),
+        "turned.png": png(ramp(3, "uint16", 255), 2, bits=8, after=turn),
         "rgb16.png": png(ramp(3, "uint16", 65535), 2),
         "rgba16.png": png(ramp(4, "uint16", 65535), 6),
         "a.bmp": by_pillow(color, "BMP"),

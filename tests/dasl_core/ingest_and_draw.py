@@ -39,7 +39,7 @@ def main() -> None:
             {
                 "usable": list(index.paths),
                 "skipped": [list(each) for each in index.skipped],
-                "ignored": index.num_ignored,
+                "unused": index.unused,
                 "unreadable": {index.paths[at]: why for at, why in canvases.unreadable.items()},
                 "drawn": len(pixels),
                 "finite": bool(torch.isfinite(pixels.float()).all()),

@@ -15,7 +15,12 @@ from dasl_core.spec.source import SourceOptions
 
 CLASSES = [f"{name}/{number}.png" for name in ("owl", "wren") for number in range(3)]
 PHOTOS = [f"{number}.png" for number in range(6)]
-FOLDERS = "To use the folders as labels, move or remove these images and read the data set again (dasl datasets refresh)."
+SPLIT = [f"train/{key}" for key in [*CLASSES, "logo.png"]]
+FOLDERS = (
+    "{} outside of the 2 folders ({}). To use the folders as labels, move or remove these images and read the data set "
+    "again (dasl datasets refresh)."
+)
+LIST = " has none. A list (.csv) with the columns path and label has them."
 UNREAD = "all images are in one folder. Files that may have labels are not read: {}. A list (.csv) is registered by its own path."
 NO_COLUMN = "no column is called label, or it is empty"
 
@@ -27,37 +32,16 @@ NO_COLUMN = "no column is called label, or it is empty"
         ("zip", CLASSES[:3], {}, "all images are in one folder."),
         ("folder", CLASSES, {"labels": "none"}, "the data set was registered without them."),
         ("folder", CLASSES, {"classes": ("owl",)}, "one class was chosen."),
-        (
-            "tar",
-            [*CLASSES, "logo.png"],
-            {},
-            f"1 image of 7 is outside of the 2 folders (logo.png). {FOLDERS}",
-        ),
-        (
-            "folder",
-            [f"train/{key}" for key in [*CLASSES, "logo.png"]],
-            {"split": "train"},
-            f"1 image of 7 is outside of the 2 folders (train/logo.png). {FOLDERS}",
-        ),
+        ("tar", [*CLASSES, "x.png"], {}, FOLDERS.format("1 image of 7 is", "x.png")),
+        ("folder", SPLIT, {"split": "train"}, FOLDERS.format("1 image of 7 is", "train/logo.png")),
         (
             "folder",
             [*PHOTOS, *CLASSES],
             {},
-            "6 images of 12 are outside of the 2 folders (0.png, 1.png, 2.png, 3.png, 4.png, ...). "
-            + FOLDERS,
+            FOLDERS.format("6 images of 12 are", "0.png, 1.png, 2.png, 3.png, 4.png, ..."),
         ),
-        (
-            "npy",
-            PHOTOS,
-            {},
-            "an array has none. A list (.csv) with the columns path and label has them.",
-        ),
-        (
-            "paths",
-            CLASSES,
-            {},
-            "a list of paths has none. A list (.csv) with the columns path and label has them.",
-        ),
+        ("npy", PHOTOS, {}, f"an array{LIST}"),
+        ("paths", CLASSES, {}, f"a list of paths{LIST}"),
         ("list", CLASSES, {}, f"{NO_COLUMN}."),
         ("parquet", PHOTOS, {"label_column": "kind"}, "the column kind is empty."),
     ],
@@ -94,9 +78,8 @@ def test_images_without_a_label_are_counted_and_named(missing: str | None) -> No
 )
 def test_columns_that_may_be_labels_are_named(columns: list[str], expected: str) -> None:
     entries = [Entry("a.png")]
-    said = why_unlabeled(
-        SourceRecord("parquet", "b", "b"), entries, Listing(entries, [], unused_columns=columns)
-    )
+    listing = Listing(entries, [], unused_columns=columns)
+    said = why_unlabeled(SourceRecord("parquet", "b", "b"), entries, listing)
     assert said == (
         f"{NO_COLUMN}. Call the column of the labels label, or name it, such as {expected}, with dasl datasets add "
         "--label-column"
@@ -129,15 +112,10 @@ def test_unread_files_beside_images_are_named(tmp_path: Path) -> None:
 def test_class_names_are_of_one_unicode_form(tmp_path: Path) -> None:
     composed, decomposed = (unicodedata.normalize(form, "Möwe") for form in ("NFC", "NFD"))
     record = SourceRecord("list", "b", "b", options=SourceOptions(classes=(decomposed, "owl")))
-    entries = [
-        Entry(str(n), label=name) for n, name in enumerate([composed, decomposed, "owl", "x"])
-    ]
+    entries = [Entry("a.png", label=name) for name in (composed, decomposed, "owl", "x")]
     labels, names, positions = label_entries(record, entries)
-    assert (np.asarray(labels).tolist(), names, positions) == (
-        [0, 0, 1],
-        [composed, "owl"],
-        [0, 1, 2],
-    )
+    assert (names, positions) == ([composed, "owl"], [0, 1, 2])
+    assert np.asarray(labels).tolist() == [0, 0, 1]
     for folder in (decomposed, "owl"):
         (tmp_path / folder).mkdir()
         np.save(tmp_path / folder / "a.npy", np.arange(64, dtype=np.uint8).reshape(8, 8))

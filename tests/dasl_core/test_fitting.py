@@ -42,7 +42,7 @@ def test_an_image_that_is_skipped_does_not_change_the_others(tmp_path: Path) -> 
     np.save(tmp_path / "unit.npy", gray.astype(np.int16) - 1024)
     index = ingest_folder(tmp_path)
     assert index.pixels == alone
-    assert index.warnings() == []
+    assert index.warnings == []
     assert [(each.path, each.reason) for each in index.skipped] == [
         (
             "five.npy",

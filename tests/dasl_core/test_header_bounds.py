@@ -1,7 +1,6 @@
 """What reading headers takes of time and memory, whatever an archive contains."""
 
 import io
-import tarfile
 import threading
 import tracemalloc
 import zipfile
@@ -72,53 +71,6 @@ def test_header_of_a_zip_bomb_inflates_its_first_bytes(
     for header in headers_of(tmp_path).values():
         assert header[:3] == (64, 48, 3)
     assert 0 < Counted.inflated <= 2 * len(_NAMES) * inflated._BLOCK
-
-
-class Streamed(io.RawIOBase):
-    """A file that cannot seek, so that sizes are written behind the content."""
-
-    def __init__(self) -> None:
-        self.content = b""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        self.content += bytes(content)
-        return len(content)
-
-
-@pytest.mark.parametrize("kind", ["seekable", "streamed", "zip64", "stored", "tar"])
-def test_headers_in_archives_are_those_of_files(tmp_path: Path, kind: str) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = picture("PNG")
-    content = exif.tobytes().removeprefix(b"Exif\0\0")
-    chunk = b"eXIf" + content
-    end = len(turned) - 12  # where the last chunk begins
-    size, crc = len(content).to_bytes(4, "big"), zlib.crc32(chunk).to_bytes(4, "big")
-    files = {name: picture(kind) for name, kind in _NAMES.items()} | {
-        "turned.png": turned[:end] + size + chunk + crc + turned[end:],
-        "whole.webp": picture("WEBP"),
-    }
-    (tmp_path / "files").mkdir()
-    for name, each in files.items():
-        (tmp_path / "files" / name).write_bytes(each)
-    archive = tmp_path / ("a.tar" if kind == "tar" else "a.zip")
-    if kind == "tar":
-        with tarfile.open(archive, "w") as tar:
-            tar.add(tmp_path / "files", ".")
-    else:
-        stream: Any = Streamed() if kind == "streamed" else io.BytesIO()
-        method = zipfile.ZIP_STORED if kind == "stored" else zipfile.ZIP_DEFLATED
-        with zipfile.ZipFile(stream, "w", method) as file:
-            for name, each in files.items():
-                with file.open(name, "w", force_zip64=kind == "zip64") as member:
-                    member.write(each)
-        archive.write_bytes(stream.content if kind == "streamed" else stream.getvalue())
-    found = headers_of(archive)
-    assert found == headers_of(tmp_path / "files")
-    assert found["turned.png"][:2] == (48, 64)
 
 
 _CONTENT = np.random.default_rng(0).integers(0, 4, 300_000, np.uint8).tobytes()

@@ -72,7 +72,7 @@ def assert_equal(index: DatasetIndex, expected: DatasetIndex) -> None:
     assert index.class_names == expected.class_names
     assert index.sizes.tolist() == expected.sizes.tolist()
     assert index.skipped == expected.skipped
-    assert (index.root, index.num_ignored) == (expected.root, expected.num_ignored)
+    assert (index.root, index.unused) == (expected.root, expected.unused)
 
 
 def test_second_start_decodes_nothing(root: Path, cache: Path, decoder: Decoder) -> None:

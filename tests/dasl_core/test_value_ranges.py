@@ -65,7 +65,7 @@ def test_no_data_does_not_change_the_window(
     result = ingested(tmp_path / "tiles", low, high, dtype, edge, **tag)
     window = resolved(result.index).backbone.window
     assert window == pytest.approx((low, high), rel=0.1)
-    assert result.index.warnings() == []
+    assert result.index.warnings == []
     assert result.contact_sheet is not None
     for thumbnail in result.contact_sheet.thumbnails:
         assert window[0] * 0.9 < thumbnail.min() < thumbnail.max() < window[1] * 1.1
@@ -87,7 +87,7 @@ def test_no_data_does_not_change_the_window(
 def test_undeclared_no_data_is_warned_of(
     tmp_path: Path, low: float, high: float, dtype: str, edge: float, is_warned: bool
 ) -> None:
-    warnings = ingested(tmp_path / "tiles", low, high, dtype, edge).index.warnings()
+    warnings = ingested(tmp_path / "tiles", low, high, dtype, edge).index.warnings
     start = f"5.2% of the values of the sample are {edge:g}, and nearly all others from "
     assert any(warning.startswith(start) for warning in warnings) == is_warned
 
@@ -136,6 +136,6 @@ def test_images_of_nearly_one_gray_level_are_warned_of(
     for number in range(10):
         share = 0.01 if number < dark else 1
         tifffile.imwrite(tmp_path / f"{number}.tif", textured(0, share * high, dtype, number))
-    warnings = ingest(tmp_path).index.warnings()
+    warnings = ingest(tmp_path).index.warnings
     start = "3 of the 10 images of the sample, such as 0.tif, are nearly of one gray level"
     assert [warning.startswith(start) for warning in warnings] == [True] * is_warned

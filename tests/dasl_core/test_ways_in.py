@@ -48,12 +48,13 @@ class Pipe(io.BytesIO):
         raise io.UnsupportedOperation
 
 
-def as_zip(method: int, *, is_streamed: bool = False) -> Way:
+def as_zip(method: int, *, is_streamed: bool = False, is_zip64: bool = False) -> Way:
     def write(path: Path, files: dict[str, bytes]) -> str:
         file = Pipe() if is_streamed else io.BytesIO()
         with zipfile.ZipFile(file, "w", method) as archive:
             for name, content in files.items():
-                archive.writestr(name, content)
+                with archive.open(name, "w", force_zip64=is_zip64) as member:
+                    member.write(content)
         (path / "images.zip").write_bytes(file.getvalue())
         return str(path / "images.zip")
 
@@ -96,7 +97,7 @@ def outcome(source: Source, entry: Entry, content: bytes, name: str) -> str:
 def check(location: str, files: dict[str, bytes]) -> None:
     source = find_source(location).open()
     listing = source.list_entries(lambda found: None)
-    assert (listing.skipped, dict(listing.ignored)) == ([], {})
+    assert (listing.skipped, listing.unused()) == ([], [])
     # A table's rows have no names; they are in the order of the files.
     entries = sorted(listing.entries, key=lambda entry: entry.key)
     assert len(entries) == len(files)
@@ -115,6 +116,7 @@ WAYS: dict[str, tuple[Way, dict[str, bytes]]] = {
     "deflated zip": (as_zip(zipfile.ZIP_DEFLATED), FILES),
     # The size of a member is behind its content.
     "streamed zip": (as_zip(zipfile.ZIP_DEFLATED, is_streamed=True), FILES),
+    "zip64": (as_zip(zipfile.ZIP_DEFLATED, is_zip64=True), FILES),
     "parquet": (as_parquet, BY_CONTENT),
     "saved data set": (as_saved_data_set, BY_CONTENT),
 }

@@ -32,8 +32,6 @@ REPORT: dict[str, Any] = {
         {"path": "a/empty.png", "reason": "is empty"},
         {"path": "a/notes.png", "reason": "is not an image"},
     ],
-    "num_ignored": 5,
-    "ignored_endings": {".mp4": 2, ".cr2": 3},
     "unused": [
         "Columns that are not used: species.",
         "Ignored, as their endings are not those of images: 3 .cr2, 2 .mp4.",
