@@ -1,6 +1,8 @@
 """Helpers for messages."""
 
 import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 
 def cut(text: str, limit: int = 80) -> str:
@@ -16,3 +18,14 @@ def printable(path: str) -> str:
 def formula_safe(text: str) -> str:
     """Quote a cell of a CSV file that a spreadsheet would run as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def describe_duplicates(duplicates: Mapping[str, Any]) -> Iterator[str]:
+    """Say of a report (`DatasetIndex.duplicates`) how many images are more than needed, with an example."""
+    superfluous = 0  # equal images are also similar
+    for kind in ("equal", "similar"):
+        groups = duplicates.get(kind) or {}
+        if groups.get("superfluous", 0) > superfluous:
+            superfluous = groups["superfluous"]
+            example = " and ".join(groups["examples"][0][:2])
+            yield f"{kind.capitalize()} images: {superfluous:,} more than needed, such as {example}."

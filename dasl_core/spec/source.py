@@ -111,9 +111,8 @@ def remote_scheme(uri: str) -> str | None:
     if scheme not in REMOTE_SCHEMES:
         known = ", ".join(f"{each}://" for each in REMOTE_SCHEMES)
         raise ValueError(f"has the scheme {scheme}://; expected a path, file://, {known}")
-    if (
-        "::" in uri
-    ):  # fsspec reads it as a chain, whose other parts no folder list would be asked about
+    # fsspec reads it as a chain, whose other parts no folder list would be asked about.
+    if "::" in uri:
         raise ValueError("contains ::, which joins several locations; expected one")
     if not _BUCKET.fullmatch(parts.netloc):
         raise ValueError(f"names no bucket or owner; expected one after {scheme}://")

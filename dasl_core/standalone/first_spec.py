@@ -19,6 +19,7 @@ from dasl_core.outputs import check_replaceable
 from dasl_core.spec import JobSpec, ResolvedJobSpec, dump_yaml, estimate, resolve, seconds_on_cores
 from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
+from dasl_core.text import describe_duplicates
 from dasl_core.verdict import FEWEST_IMAGES
 from dasl_core.vocabulary import DICOM_EXTENSIONS
 
@@ -135,13 +136,7 @@ class FirstSpec:
             fewest, most = min(counts.values()), max(counts.values())
             sizes = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
             yield f"Labels: {len(index.class_names):,} classes of {sizes} images, used only to evaluate."
-        superfluous = 0  # equal images are also similar
-        for kind in ("equal", "similar"):
-            groups = index.duplicates.get(kind) or {}
-            if groups.get("superfluous", 0) > superfluous:
-                superfluous = groups["superfluous"]
-                example = " and ".join(groups["examples"][0][:2])
-                yield f"{kind.capitalize()} images: {superfluous:,} more than needed, such as {example}."
+        yield from describe_duplicates(index.duplicates)
         for warning in index.warnings:
             yield f"{warning}."
         gpu = f"{self._gpus} GPUs ({torch.cuda.get_device_name(0)})" if self._gpus else "no GPU"

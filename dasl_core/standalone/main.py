@@ -135,11 +135,11 @@ def train(
     """Train a spec file; return the exit code.
 
     Args:
-    options: image locations; by default the spec's `dataset` and, if set, `evaluate.dataset` are paths.
-            output: folder for checkpoints, metrics and plots.
-            resume: continue from the newest checkpoint in `output`; from the first step if there is none.
-            force: use an output folder that has files of something else.
-            prepare_only: only decode the images into the cache, without writing to `output`.
+        options: image locations; by default the spec's `dataset` and, if set, `evaluate.dataset` are paths.
+        output: folder for checkpoints, metrics and plots.
+        resume: continue from the newest checkpoint in `output`; from the first step if there is none.
+        force: use an output folder that has files of something else.
+        prepare_only: only decode the images into the cache, without writing to `output`.
     """
     try:
         spec, locations = read_spec(spec_path, options, overrides)

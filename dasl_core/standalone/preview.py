@@ -23,10 +23,10 @@ def preview(
     """Write the preview of a spec file on a folder of images; return the exit code.
 
     Args:
-    options: image locations as for training. Images to evaluate on are not read; with them, none is held out.
-    output: folder for the files, which replace those of an earlier preview.
-    images: number of images.
-    force: use an output folder that has files of something else.
+        options: image locations as for training. Images to evaluate on are not read; with them, none is held out.
+        output: folder for the files, which replace those of an earlier preview.
+        images: number of images.
+        force: use an output folder that has files of something else.
     """
     try:
         spec, locations = read_spec(spec_path, options, overrides)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
+from dasl_core.text import describe_duplicates
 from service.cli import console
 from service.cli.formats import duration, size
 from service.cli.inputs import id_argument
 from service.cli.progress import progress_notes
 
 if TYPE_CHECKING:
-    from service.client.models import IngestReport, Preparation
+    from service.client.models import Preparation
     from service.client.sync.models import Dataset
 
 DatasetId = Annotated[str, id_argument("DATASET", "Id or name of the data set.")]
@@ -80,23 +81,12 @@ def _source(dataset: Dataset) -> list[tuple[str, str | None]]:
     classes = source.get("classes") or ()
     some = ", ".join(classes[:_MAX_CLASSES_SHOWN])
     more = len(classes) - _MAX_CLASSES_SHOWN
+    names = ("labels", "links", "image_column", "label_column", "group_column")
     return [
         ("split", source.get("split")),
         ("only classes", f"{some}, and {more} more" if more > 0 else some or None),
-        ("labels", source.get("labels")),
-        ("links", source.get("links")),
-        ("image column", source.get("image_column")),
-        ("label column", source.get("label_column")),
-        ("group column", source.get("group_column")),
+        *((name.replace("_", " "), source.get(name)) for name in names),
     ]
-
-
-def _duplicates(report: IngestReport) -> Iterator[str]:
-    """Say how many images are more than needed, with an example."""
-    for kind, what in (("equal", "Equal files"), ("similar", "Similar images")):
-        if (groups := report.duplicates.get(kind) or {}).get("superfluous"):
-            example = " and ".join(groups["examples"][0][:2])
-            yield f"{what}: {groups['superfluous']:,} more than needed, such as {example}."
 
 
 def _refresh(dataset: Dataset, with_error: bool) -> str | None:
@@ -143,7 +133,7 @@ def print_dataset(
         return
     for warning in report.warnings:
         console.print_line(f"Warning: {warning}.")
-    for sentence in (*report.unused, *_duplicates(report)):
+    for sentence in (*report.unused, *describe_duplicates(report.duplicates)):
         console.print_line(sentence)
     if not report.num_skipped:
         return

@@ -122,22 +122,13 @@ def embed(
     if (dataset is None) == (data is None):
         raise typer.BadParameter("pass either --dataset or --data")
     format = _format(output)
+    what: dict[str, Any] = {"features": features, "normalize": normalize, "dtype": dtype}
     if data is not None:
         if output is None:
             raise typer.BadParameter("--data needs a file to write: -o FILE")
         with console.core_extra("embed"):
             from dasl_core.standalone.embed import embed as run_here
-        folder = Path(checkpoint)
-        result = run_here(
-            folder,
-            data,
-            output,
-            format,
-            features=features,
-            normalize=normalize,
-            dtype=dtype,
-            force=force,
-        )
+        result = run_here(Path(checkpoint), data, output, format, **what, force=force)
         if isinstance(result, str):
             raise console.fail(result)
         _print_embedding(result, output)
@@ -145,9 +136,7 @@ def embed(
     assert dataset is not None, "checked above"
     with connect() as client:
         checkpoint = checkpoint_id(client, checkpoint, best)
-        run = client.checkpoints.embed(
-            checkpoint, dataset, features=features, format=format, normalize=normalize, dtype=dtype
-        )
+        run = client.checkpoints.embed(checkpoint, dataset, format=format, **what)
         if wait:
             run = finished(client, run, f"Embedding the images of {dataset}")
         if output is not None and run.state == "succeeded":

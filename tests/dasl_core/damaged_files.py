@@ -17,25 +17,6 @@ HEADER_BYTES = 600
 DAMAGES = ("cut", "flipped", "set", "shortened", "lengthened", "emptied", "mixed", "renamed")
 
 
-def damaged(content: bytes, rng: random.Random) -> bytes:
-    """Return a file cut, with flipped or set bits, or without some bytes."""
-    changed = bytearray(content)
-    end = len(content) if rng.random() < 0.5 else min(len(content), HEADER_BYTES)
-    position = rng.randrange(end)
-    match rng.randrange(5):
-        case 0:
-            return content[:position]
-        case 1 | 2:
-            for _ in range(rng.choice([1, 2, 4, 16])):
-                changed[rng.randrange(end)] ^= 1 << rng.randrange(8)
-        case 3:
-            width = rng.choice([1, 2, 4])
-            changed[position : position + width] = rng.choice([b"\xff", b"\0", b"\x7f"]) * width
-        case 4:
-            del changed[position : position + rng.randrange(1, 64)]
-    return bytes(changed)
-
-
 def variants(count: int, seed: int) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents of damaged files, of every format with every one of `DAMAGES`."""
     names = list(FILES)

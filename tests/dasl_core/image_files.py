@@ -2,8 +2,9 @@
 
 import io
 import struct
+import tarfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import imagecodecs
@@ -51,6 +52,17 @@ def by_tifffile(values: np.ndarray, **options: object) -> bytes:
 def as_npy(values: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, values)
+    return file.getvalue()
+
+
+def as_tar(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """An archive of files, whose names may repeat."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
     return file.getvalue()
 
 

@@ -1,9 +1,7 @@
-"""Damaged files of every format: each is decoded or refused with a reason, in bounded memory."""
+"""Files that inflate beyond their size, and those that are no images."""
 
 import io
 import logging
-import random
-import re
 import resource
 import struct
 import warnings
@@ -14,12 +12,7 @@ import pytest
 import tifffile
 
 from dasl_core.data.decode import Header, decode, read_header
-from tests.dasl_core.damaged_files import BOMBS, FILES, damaged
 from tests.dasl_core.image_files import as_npy, by_tifffile
-
-VARIANTS = 1000
-# All images are tiny. The decoders themselves, and images whose headers claim more, take this much.
-MAX_GROWTH = 1_500_000_000
 
 
 def outcome(content: bytes, name: str) -> Header | str:
@@ -43,38 +36,6 @@ def quiet() -> None:
 
 def peak_memory() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-@pytest.mark.usefixtures("quiet")
-def test_damaged_files_are_decoded_or_refused() -> None:
-    before = peak_memory()
-    names = list(FILES)
-    refused = 0
-    for number in range(VARIANTS):
-        rng = random.Random(number)
-        name = names[number % len(names)]
-        content = damaged(FILES[name], rng)
-        # One in eight has the extension of another format as well.
-        result = outcome(content, rng.choice(names) if number % 8 == 0 else name)
-        if isinstance(result, str):
-            refused += 1
-            assert result.isprintable(), (name, number)
-            assert 10 < len(result) < 300, (name, number)
-            assert not re.search(
-                r"operand|NoneType|literal|broadcast|\bb'|object (of|has)", result
-            ), result
-    assert VARIANTS / 4 < refused < VARIANTS
-    assert peak_memory() - before < MAX_GROWTH
-
-
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_refused_in_bounded_memory(name: str) -> None:
-    before = peak_memory()
-    result = outcome(BOMBS[name], name)
-    assert isinstance(result, str), result
-    assert result.startswith("the image ")
-    assert peak_memory() - before < MAX_GROWTH
 
 
 @pytest.mark.usefixtures("quiet")

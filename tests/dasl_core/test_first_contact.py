@@ -3,8 +3,6 @@
 import io
 import os
 import re
-import tarfile
-import warnings
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,6 +22,7 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.sources.base import class_name
 from dasl_core.spec.source import SourceOptions
 from service.client.packing import FolderContent
+from tests.dasl_core.image_files import as_tar
 
 ARCHIVES = ("tar", "zip")
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:abcd\nsize 90405\n"
@@ -39,20 +38,16 @@ def png(number: int) -> bytes:
 def write(path: Path, kind: str, files: list[tuple[str, bytes]]) -> Path:
     """Write files as a folder or an archive, whose names may repeat."""
     location = path / f"data.{kind}"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of names that repeat
-        for name, content in files:
-            if kind == "tar":
-                with tarfile.open(location, "a") as archive:
-                    member = tarfile.TarInfo(name)
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-            elif kind == "zip":
-                with zipfile.ZipFile(location, "a") as zipped:
-                    zipped.writestr(name, content)
-            else:
-                (location / name).parent.mkdir(parents=True, exist_ok=True)
-                (location / name).write_bytes(content)
+    if kind == "tar":
+        location.write_bytes(as_tar(files))
+        return location
+    for name, content in files:
+        if kind == "zip":
+            with zipfile.ZipFile(location, "a") as zipped:
+                zipped.writestr(name, content)
+        else:
+            (location / name).parent.mkdir(parents=True, exist_ok=True)
+            (location / name).write_bytes(content)
     return location
 
 
@@ -184,6 +179,7 @@ def test_links_to_archives_and_tables_are_followed_on_request(
     assert index.decode(1, 3).shape == (6, 8, 3)
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_archives_are_read_as_they_are_unpacked(tmp_path: Path, kind: str) -> None:
     names = ("/home/owl/a.png", "/home/wren/b.png", "/home/owl/a.png", "../c.png", ".d/e.png")

@@ -1,7 +1,6 @@
 """Every format of image through every way in: each cell gives the pixels of the file itself."""
 
 import io
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from dasl_core.data.decode import decode, read_header
 from dasl_core.data.opening import compute_checksum, open_image, open_unchanged
 from dasl_core.data.sources import Entry, Source, find_source
 from dasl_core.data.sources.storage import open_system
-from tests.dasl_core.image_files import files_of_all_formats
+from tests.dasl_core.image_files import as_tar, files_of_all_formats
 
 FILES = dict(sorted(files_of_all_formats().items()))
 # Its content does not tell the format of camera RAW, and a row of a table has no ending that does.
@@ -34,12 +33,8 @@ def as_list(path: Path, files: dict[str, bytes]) -> str:
     return str(path / "list.csv")
 
 
-def as_tar(path: Path, files: dict[str, bytes]) -> str:
-    with tarfile.open(path / "images.tar", "w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+def in_tar(path: Path, files: dict[str, bytes]) -> str:
+    (path / "images.tar").write_bytes(as_tar(files.items()))
     return str(path / "images.tar")
 
 
@@ -111,7 +106,7 @@ def check(location: str, files: dict[str, bytes]) -> None:
 WAYS: dict[str, tuple[Way, dict[str, bytes]]] = {
     "folder": (as_folder, FILES),
     "list": (as_list, FILES),
-    "tar": (as_tar, FILES),
+    "tar": (in_tar, FILES),
     "stored zip": (as_zip(zipfile.ZIP_STORED), FILES),
     "deflated zip": (as_zip(zipfile.ZIP_DEFLATED), FILES),
     # The size of a member is behind its content.

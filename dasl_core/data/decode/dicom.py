@@ -64,10 +64,7 @@ def decode(file: IO[bytes]) -> Pixels:
 def _find_plugin(dataset: Any, header: Header) -> str:
     codecs = optional_module("dasl_core.data.decode.dicom_codecs", "the image is DICOM", "dicom")
     is_deep_color = dataset.SamplesPerPixel == 3 and header.dtype != "uint8"
-    plugin: str = codecs.find_plugin(
-        dataset.file_meta.TransferSyntaxUID, is_deep_color=is_deep_color
-    )
-    return plugin
+    return str(codecs.find_plugin(dataset.file_meta.TransferSyntaxUID, is_deep_color))
 
 
 def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
@@ -128,15 +125,10 @@ def _read_rescale(dataset: Any) -> _Values:
         dtype = "float32"
     elif (slope, intercept) == (1, 0):
         dtype = "int16" if signed else "uint8" if allocated <= 8 else "uint16"
-    elif (
-        slope.is_integer()
-        and intercept.is_integer()
-        and _INT16.min <= ends[0]
-        and ends[1] <= _INT16.max
-    ):
-        dtype = "int16"
     else:
-        dtype = "float32"
+        is_whole = slope.is_integer() and intercept.is_integer()
+        fits = is_whole and _INT16.min <= ends[0] <= ends[1] <= _INT16.max
+        dtype = "int16" if fits else "float32"
     return _Values(low, high, slope, intercept, inverted, dtype)
 
 

@@ -52,7 +52,7 @@ def decode_frame(source: bytes, runner: Any) -> bytearray:
     return bytearray(values.astype(f"<u{runner.bits_allocated // 8}").tobytes())
 
 
-def find_plugin(syntax: UID, *, is_deep_color: bool) -> str:
+def find_plugin(syntax: UID, is_deep_color: bool) -> str:
     """Name the plugin of `pydicom.pixels.pixel_array` for a transfer syntax; a ValueError if no safe one decodes it.
 
     Args:

@@ -77,11 +77,6 @@ def _read(file: IO[bytes]) -> tuple[Header, tuple[int, ...], bool, np.dtype]:
             "the last axis with numpy.moveaxis. A stack of images is a data set of its own: register the file itself"
         )
     height, width, bands = (*shape, 1)[:3]
-    return (
-        Header(
-            width, height, bands, pixel_type(stored), "NPY", default_colors(bands) != "any"
-        ).checked(),
-        shape,
-        by_columns,
-        stored,
-    )
+    is_color = default_colors(bands) != "any"
+    header = Header(width, height, bands, pixel_type(stored), "NPY", is_color)
+    return header.checked(), shape, by_columns, stored

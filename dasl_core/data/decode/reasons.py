@@ -101,6 +101,7 @@ def describe_failure(error: Exception) -> str:
     if _METADATA.search(detail):
         return "the image has too much metadata: a color profile or text of more than 16 MiB, or 64 MiB in all"
     # Libraries add advice for programmers.
+    detail = re.sub(r"\bb(?=['\"])", "", detail)  # of bytes: b'IHDR'
     first = shorten(detail.partition(". ")[0].removesuffix("."), _MAX_DETAIL, placeholder=" ...")
     if isinstance(error, _MISTAKES) or _OF_MISTAKES.search(first) or not first:
         # Their messages are for programmers.

@@ -92,10 +92,9 @@ class TarSource(_ArchiveSource, kind="tar"):
                     links[path] = _target(member)
                 elif path.endswith(".cls") and member.isfile() and member.size <= _MAX_LABEL:
                     file.seek(member.offset_data)
-                    label = (
-                        file.read(member.size).decode(errors="replace").replace("\0", "").strip()
-                    )
-                    labels[listing.key(number, path).removesuffix(".cls")] = label
+                    label = file.read(member.size).decode(errors="replace")
+                    name = listing.key(number, path).removesuffix(".cls")
+                    labels[name] = label.replace("\0", "").strip()
                 elif not member.isdir():
                     entry = Entry(path, member.size, about.stamp, number, member.offset_data)
                     end = entry.offset + entry.length

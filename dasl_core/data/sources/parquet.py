@@ -108,7 +108,7 @@ class ParquetSource(Source, kind="parquet"):
         for group in range(table.metadata.num_row_groups):
             absent = [None] * table.metadata.row_group(group).num_rows
             labels, groups = (
-                absent if column is None else _values(table, group, column, _LABEL_ROWS)
+                absent if column is None else _values(table, group, column)
                 for column in (label, group_column)
             )
             for value, group_value in zip(labels, groups, strict=True):
@@ -160,9 +160,9 @@ class ParquetSource(Source, kind="parquet"):
         return named[0] if named else fitting[0]
 
 
-def _values(table: Any, group: int, column: str, rows: int) -> Iterator[Any]:
-    """Yield the values of a column in a row group, with `rows` of them in memory."""
-    for batch in table.iter_batches(rows, [group], [column], use_threads=False):
+def _values(table: Any, group: int, column: str) -> Iterator[Any]:
+    """Yield the values of a column in a row group, with `_LABEL_ROWS` of them in memory."""
+    for batch in table.iter_batches(_LABEL_ROWS, [group], [column], use_threads=False):
         yield from batch.column(0).to_pylist()
 
 
