@@ -27,7 +27,7 @@ from dasl_core.data.strings import Strings
 from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.resolve.pixels import automatic_window
-from dasl_core.spec.source import COMPRESSED_ENDINGS, SOURCE_ENDINGS, SourceOptions
+from dasl_core.spec.source import COMPRESSED_ENDINGS, SOURCE_ENDINGS, SourceOptions, unread_options
 from dasl_core.vocabulary import IngestPhase
 
 # Threads that wait for an object store need no processor time.
@@ -150,7 +150,7 @@ def list_source(
     on_progress: OnProgress = lambda *_: None,
 ) -> tuple[Source, Listing]:
     """Open a source, and list its entries for `ingest_listing`; a ValueError if it cannot or may not be read."""
-    if problems := record.unread_options():
+    if problems := unread_options(record.kind, record.root, record.options):
         raise ValueError(f"{record.uri}: {'; '.join(map(str, problems))}")
     try:
         source = record.open(allowed)

@@ -65,7 +65,6 @@ _COLUMNS = ("image_column", "label_column", "group_column")
 # What each kind of source is called, and the options that it reads. `labels` is of effect for all.
 READ_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "folder": ("a folder of images", ("split", "classes", "links")),
-    "store": ("images in an object store", ("split", "classes")),
     "tar": ("tar archives", ("split", "classes", "links")),
     "zip": ("zip archives", ("split", "classes", "links")),
     "npy": ("an array", ()),
@@ -77,16 +76,19 @@ READ_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 _INSTEAD = {"group_column": ", or use evaluate.holdout.group with folder or pattern in the spec"}
 
 
-def unread_options(kind: str, options: SourceOptions) -> list[FieldProblem]:
-    """Describe the options that a kind of source (`READ_OPTIONS`) does not read, or that `labels` makes useless."""
+def unread_options(kind: str, uri: str, options: SourceOptions) -> list[FieldProblem]:
+    """Describe the options without an effect: by the kind of source (`READ_OPTIONS`), its place, or other options."""
     what, read = READ_OPTIONS[kind]
+    useless = dict.fromkeys(SourceOptions.model_fields.keys() - {"labels", *read}, what)
+    if options.labels == "none":
+        useless |= dict.fromkeys(("classes", "label_column"), "labels: none")
+    if remote_scheme(uri) is not None:
+        useless |= {"links": "images in an object store"}
     problems = Problems()
-    for field, value in options.model_dump(exclude_defaults=True, exclude={"labels"}).items():
-        useless = options.labels == "none" and field in ("classes", "label_column")
-        if useless or field not in read:
-            cause = "labels: none" if useless else what
-            instead = _INSTEAD.get(field, "")
-            problems.add(field, f"has no effect with {cause}; remove it{instead}", str(value)[:80])
+    for field, value in options.model_dump(exclude_defaults=True).items():
+        if field in useless:
+            remedy = f"remove it{_INSTEAD.get(field, '')}"
+            problems.add(field, f"has no effect with {useless[field]}; {remedy}", str(value)[:80])
     return problems
 
 

@@ -106,9 +106,8 @@ class DatasetRequest(StrictModel):
                 message = "has no effect with upload; remove one of them"
             raise SpecError([FieldProblem("uri", message)])
         # A folder's kind is known only at its ingest.
-        kind = SOURCE_KINDS.get(
-            PurePosixPath(self.upload.filename if self.upload else self.uri or "").suffix.lower()
-        )
-        if kind and (problems := unread_options(kind, self.source)):
+        place = self.upload.filename if self.upload else self.uri or ""
+        kind = SOURCE_KINDS.get(PurePosixPath(place).suffix.lower())
+        if kind and (problems := unread_options(kind, place, self.source)):
             raise SpecError([replace(each, field=f"source.{each.field}") for each in problems])
         return self

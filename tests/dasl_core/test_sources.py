@@ -158,13 +158,15 @@ def test_each_kind_of_source_reads_or_refuses_each_option(
 
 def test_every_option_is_in_the_table() -> None:
     assert {*OPTIONS, "labels"} == {*SourceOptions.model_fields}
-    assert {*SOURCES, "store"} == {*READ_OPTIONS}
+    assert {*SOURCES} == {*READ_OPTIONS}
     without = SourceOptions(labels="none", label_column="a", classes=("a",), split="a")
-    assert [each.field for each in unread_options("list", without)] == ["classes", "label_column"]
-    store = SourceRecord("folder", "s3://b/a", "s3://b/a", options=SourceOptions(links="follow"))
-    assert [str(each) for each in store.unread_options()] == [
-        "links: has no effect with images in an object store; remove it (given follow)"
-    ]
+    useless = [each.field for each in unread_options("list", "/a.csv", without)]
+    assert useless == ["classes", "label_column"]
+    for kind in ("folder", "tar", "zip", "parquet"):
+        [problem] = unread_options(kind, "s3://b/a", SourceOptions(links="follow"))
+        assert str(problem) == (
+            "links: has no effect with images in an object store; remove it (given follow)"
+        )
 
 
 def listed(location: str, options: SourceOptions | None = None) -> Listing:

@@ -15,8 +15,7 @@ from dasl_core.data.decode import EXTENSIONS
 from dasl_core.data.sources.storage import Storage, check_location, open_storage
 from dasl_core.ignored import IgnoredFiles
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
-from dasl_core.spec.problems import FieldProblem
-from dasl_core.spec.source import Links, SourceOptions, remote_scheme, unread_options
+from dasl_core.spec.source import Links, SourceOptions
 from dasl_core.text import cut, printable
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.
@@ -130,11 +129,6 @@ class SourceRecord:
         """
         names = self.source_class.deciding_options
         return (self.kind, *(getattr(self.options, name) for name in names)) if names else ()
-
-    def unread_options(self) -> list[FieldProblem]:
-        """Describe the options that this kind of source does not read."""
-        is_store = self.kind == "folder" and remote_scheme(self.root) is not None
-        return unread_options("store" if is_store else self.kind, self.options)
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON-ready values."""
