@@ -24,9 +24,9 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
     Raises:
         ValueError: the source has splits and none is requested, or it lacks the requested one.
     """
-    split, entries, skipped = record.options.split, listing.entries, listing.skipped
+    split, entries, skipped = record.options.split, listing.entries, [*listing.skipped]
     if record.source_class.chooses_split:
-        return list(entries), list(skipped)
+        return entries, skipped
     named = sorted({entry.split for entry in entries if entry.split is not None})
     if split is None:
         if len(named) > 1:
@@ -37,21 +37,19 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
                 f"so that test images stay out of training: {', '.join(f'{record.uri}/{s}' for s in splits)}; "
                 f"or choose one of them, such as --split {splits[0]} (source.split in the API)"
             )
-        _refuse_masks(record, entries)
-        return list(entries), list(skipped)
-    if named:
-        selected = [entry for entry in entries if entry.split == split]
+    elif named:
+        entries = [entry for entry in entries if entry.split == split]
     else:
         names = _names(record, entries)
         pairs = zip(entries, names, strict=True)
-        selected = [entry for entry, name in pairs if name.startswith(f"{split}/")]
+        entries = [entry for entry, name in pairs if name.startswith(f"{split}/")]
         skipped = [item for item in skipped if _may_be_in(record, item.path, split)]
         named = sorted({name.partition("/")[0] for name in names if "/" in name})
-    if not selected:
+    if split is not None and not entries:
         some = ", ".join(named[:10]) or "none"
         raise ValueError(f"{record.uri} has no split {split!r}; its splits and folders are: {some}")
-    _refuse_masks(record, selected)
-    return selected, list(skipped)
+    _refuse_masks(record, entries)
+    return entries, skipped
 
 
 def _refuse_masks(record: SourceRecord, entries: Sequence[Entry]) -> None:

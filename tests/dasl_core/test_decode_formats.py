@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from dasl_core.data.decode import (
-    EXTENSIONS,
     decode,
     decoding_memory,
     is_transient,
@@ -40,17 +39,6 @@ BANDS5 = ramp(5, "float32", 1)
 
 def decoded(content: bytes, name: str, channels: int, dtype: PixelType = "uint8") -> np.ndarray:
     return decode(io.BytesIO(content), name, channels, dtype)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_header_tells_what_decode_returns(name: str) -> None:
-    assert name.rpartition(".")[2] in EXTENSIONS
-    header = read_header(io.BytesIO(FILES[name]), name)
-    pixels = decoded(FILES[name], name, header.bands, header.dtype)
-    assert pixels.shape == (header.height, header.width, header.bands)
-    assert pixels.dtype == header.dtype
-    assert pixels.flags.writeable
-    assert pixels.flags.c_contiguous
 
 
 @pytest.mark.parametrize(

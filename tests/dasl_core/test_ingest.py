@@ -230,18 +230,6 @@ def test_link_changed_after_ingest_is_not_followed(tmp_path: Path, swapped: str)
         index.decode(0, 3)
 
 
-def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
-    picture(tmp_path / "a.png")
-    picture(tmp_path / ".hidden.png")
-    picture(tmp_path / ".thumbnails" / "b.png")
-    (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "png").write_text("no extension")
-    index = ingest_folder(tmp_path)
-    assert index.paths == ["a.png"]
-    assert index.skipped == []
-    assert index.unused[1].endswith(": 1 without an ending (png), 1 .txt (notes.txt).")
-
-
 def test_endings_of_ignored_files_stay_few() -> None:
     ignored = IgnoredFiles()
     for ending in (*range(100, 160), "x" * 30, "MP4"):
@@ -443,11 +431,10 @@ GRAY: dict[str, Any] = {"photometric": "minisblack", "metadata": None}
             "2 TIFF files mark their last band as opacity",
         ),
         ({"a.tif": by_tifffile(PAGES, ome=True, metadata={"axes": "CYX"})}, 4, None),
-        ({"a.tif": by_tifffile(PAGES, imagej=True, metadata={"axes": "CYX"})}, 4, None),
         ({"a.tif": by_pillow(Image.fromarray(PAGES[0]), "TIFF", save_all=True,
                              append_images=[Image.new("I;16", (16, 16))])}, 3, None),
     ],
-    ids=["pages", "frames", "several", "planes", "alpha", "ome", "imagej", "thumbnail"],
+    ids=["pages", "frames", "several", "planes", "alpha", "ome", "thumbnail"],
 )  # fmt: skip
 def test_pages_and_bands_that_are_not_used_are_reported(
     tmp_path: Path, files: dict[str, bytes], bands: int, warning: str | None

@@ -160,16 +160,9 @@ def decode(
 
 
 def decode_image(source: str | os.PathLike[str] | IO[bytes], channels: int = 3) -> np.ndarray:
-    """Decode an image file to 8 bits, as training does files of 8 bits.
+    """Decode the file at a path, or one that can seek, to uint8 (H, W, channels), as training does files of 8 bits.
 
     Deeper values are scaled by their full range: 16 bits from 0 to 65535, and floats from 0 to 1.
-
-    Args:
-        source: a path, or a binary file that can seek.
-        channels: 3 for RGB (gray is repeated), 1 for luminance (ITU-R 601-2).
-
-    Returns:
-        A uint8 array (height, width, channels).
 
     Raises:
         ValueError: as of `decode`, or the values are beyond their range, or `channels` is neither 1 nor 3.
