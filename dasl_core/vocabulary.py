@@ -3,6 +3,7 @@
 A separate module, because importing a package such as `dasl_core.spec` would slow down every command.
 """
 
+import os
 from typing import Literal
 
 Desired = Literal["run", "pause", "cancel"]
@@ -77,3 +78,8 @@ def is_hidden(path: str) -> bool:
         (part.startswith(".") and part not in (".", "..")) or part.lower() in SYSTEM_FOLDERS
         for part in path.split("/")
     )
+
+
+def is_image_name(path: str) -> bool:
+    """Whether a file has an image extension."""
+    return os.path.splitext(path)[1][1:].lower() in IMAGE_EXTENSIONS

@@ -245,6 +245,11 @@ class DatasetIndex:
         for name, strings in (("paths", self.paths), ("groups", self.groups)):
             if isinstance(strings, Strings) and not strings.is_whole():
                 raise ValueError(f"its {name} are damaged")
+        labels = (count,) if self.labels is None else self.labels.shape
+        groups = count if self.groups is None else len(self.groups)
+        shapes = (self.sizes.shape, self.locations.shape, self.checksums.shape, labels, groups)
+        if shapes != ((count, 2), (count, 4), (count,), (count,), count):
+            raise ValueError("its lists differ in length")
         if (first := self.duplicate_of) is not None:
             own = np.arange(count)
             is_valid = first.shape == (count,) and (first >= 0).all() and (first <= own).all()
@@ -253,11 +258,6 @@ class DatasetIndex:
         found = self.duplicates
         if not isinstance(found, dict) or not all(isinstance(x, dict) for x in found.values()):
             raise ValueError("its duplicates must be reports")
-        labels = (count,) if self.labels is None else self.labels.shape
-        groups = count if self.groups is None else len(self.groups)
-        shapes = (self.sizes.shape, self.locations.shape, self.checksums.shape, labels, groups)
-        if shapes != ((count, 2), (count, 4), (count,), (count,), count):
-            raise ValueError("its lists differ in length")
         if self.labels is not None:
             classes = len(self.class_names)
             if count and not (self.labels.min() >= 0 and self.labels.max() < classes):

@@ -14,7 +14,7 @@ import numpy as np
 
 from dasl_core.data.classes import choose_split, label_entries, why_unlabeled
 from dasl_core.data.contact_sheet import ContactSheet, choose
-from dasl_core.data.decode import EXTENSIONS, Header, is_transient
+from dasl_core.data.decode import Header, is_transient
 from dasl_core.data.decode.foreign import HEAD, describe_foreign
 from dasl_core.data.doubts import doubts, stack_doubts
 from dasl_core.data.duplicates import describe, equal_files, find_duplicates, groups_of
@@ -28,7 +28,7 @@ from dasl_core.machine import usable_cores
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.resolve.pixels import automatic_window
 from dasl_core.spec.source import COMPRESSED_ENDINGS, SOURCE_ENDINGS, SourceOptions, unread_options
-from dasl_core.vocabulary import IngestPhase
+from dasl_core.vocabulary import IMAGE_EXTENSIONS, IngestPhase
 
 # Threads that wait for an object store need no processor time.
 _REMOTE_THREADS = 32
@@ -367,7 +367,7 @@ def _no_images(location: str, skipped: Sequence[Skipped], listing: Listing) -> s
         files = "1 other file" if count == 1 else f"{count} other files"
         message += f"; {files} ignored: {listing.ignored.describe()}"
         if not skipped:
-            message += f"; expected files that end in {', '.join(sorted(EXTENSIONS))}"
+            message += f"; expected files that end in {', '.join(sorted(IMAGE_EXTENSIONS))}"
         if ".arrow" in endings:
             message += ". Of a Hugging Face cache, register what save_to_disk or to_parquet writes, or hf://OWNER/NAME"
         elif not endings.keys().isdisjoint((*SOURCE_ENDINGS, *COMPRESSED_ENDINGS)):

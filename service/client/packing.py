@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from dasl_core.ignored import IgnoredFiles
 from dasl_core.text import printable
-from dasl_core.vocabulary import IMAGE_EXTENSIONS, is_hidden
+from dasl_core.vocabulary import is_hidden, is_image_name
 from service.client.errors import UploadFailed
 
 _RECORD = tarfile.BLOCKSIZE
@@ -149,7 +149,7 @@ class FolderContent:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(path)
-                elif not _is_image(entry.name):
+                elif not is_image_name(entry.name):
                     self.ignored.add(path)
                 elif member := self._member(entry, path):
                     yield member
@@ -165,10 +165,6 @@ class FolderContent:
             pass  # listed as skipped
         self.skipped.append(printable(path))
         return None
-
-
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1][1:].lower() in IMAGE_EXTENSIONS
 
 
 def _header(member: Member) -> bytes:

@@ -17,10 +17,8 @@ from dasl_core.data.decode.header_bounds import bounded
 from dasl_core.data.decode.pixels import Pixels, as_data_set_has
 from dasl_core.data.decode.reasons import EMPTY, is_transient, one_sentence
 from dasl_core.vocabulary import DICOM_EXTENSIONS, RAW_EXTENSIONS
-from dasl_core.vocabulary import IMAGE_EXTENSIONS as EXTENSIONS
 
 __all__ = [
-    "EXTENSIONS",
     "MAX_PIXELS",
     "SCALES",
     "Header",

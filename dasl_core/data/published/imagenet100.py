@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dasl_core.data.decode import EXTENSIONS
 from dasl_core.data.published.lists import PublishedImage
+from dasl_core.vocabulary import is_image_name
 
 CLASSES = Path(__file__).with_name("imagenet100.txt")
 
@@ -29,5 +29,5 @@ def read_imagenet100(source: Path) -> Iterator[PublishedImage]:
                     f"{folder} is missing; expected ImageNet with a folder for each class in train and val"
                 )
             for file in sorted(folder.iterdir()):
-                if file.suffix[1:].lower() in EXTENSIONS:
+                if is_image_name(file.name):
                     yield PublishedImage(part, name, file.name, file)

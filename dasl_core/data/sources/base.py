@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
-from dasl_core.data.decode import EXTENSIONS
 from dasl_core.data.sources.storage import Storage, check_location, open_storage
 from dasl_core.ignored import IgnoredFiles
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
@@ -294,8 +292,3 @@ class Lister:
         entries = sorted(self.entries, key=lambda entry: entry.key)
         unused = sorted(map(printable, self.columns.difference(self.used_columns)))
         return Listing(entries, sorted(self._skipped), self.ignored, unused, self.warnings)
-
-
-def is_image_name(path: str) -> bool:
-    """Whether a file has an image extension."""
-    return os.path.splitext(path)[1][1:].lower() in EXTENSIONS

@@ -14,11 +14,11 @@ from dasl_core.data.sources.base import (
     OnListed,
     Source,
     SourceRecord,
-    is_image_name,
 )
 from dasl_core.data.sources.storage import File, check_tree
 from dasl_core.data.sources.table import NO_PATH, Row, read_paths, read_table
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.vocabulary import is_image_name
 
 
 class FolderSource(Source, kind="folder"):
