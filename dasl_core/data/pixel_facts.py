@@ -134,11 +134,8 @@ def _other_bands(bands: int, most: int) -> str:
 
 
 def _other_values(dtype: str, are_shares: int) -> str:
-    of_most = (
-        "shares of a full range (uint8, uint16)" if are_shares else "in units (int16, float32)"
-    )
-    its = "in units" if are_shares else "shares of a full range"
+    kinds = ("in units (int16, float32)", "shares of a full range (uint8, uint16)")
     return (
-        f"the image has {dtype} values, which are {its}, and those of most images are {of_most}; "
-        "they have no common scale: register these images as a data set of their own"
+        f"the image has {dtype} values, which are {kinds[not are_shares]}, and those of most images are "
+        f"{kinds[are_shares]}; they have no common scale: register these images as a data set of their own"
     )

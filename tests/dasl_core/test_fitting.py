@@ -50,7 +50,7 @@ def test_an_image_that_is_skipped_does_not_change_the_others(tmp_path: Path) -> 
         ),
         (
             "unit.npy",
-            "the image has int16 values, which are in units, and those of most images are shares of a full range "
-            "(uint8, uint16); they have no common scale: register these images as a data set of their own",
+            "the image has int16 values, which are in units (int16, float32), and those of most images are shares of a "
+            "full range (uint8, uint16); they have no common scale: register these images as a data set of their own",
         ),
     ]

@@ -86,7 +86,7 @@ def outcome(source: Source, entry: Entry, content: bytes, name: str) -> str:
     except ValueError as error:
         return str(error)
     shape = (header.height, header.width, header.bands)
-    if (pixels.shape, pixels.dtype) != (shape, header.dtype) or not pixels.flags.carray:
+    if (pixels.shape, pixels.dtype.name) != (shape, header.dtype) or not pixels.flags.carray:
         return f"not as its header: {header}"
     is_equal = header._replace(checksum=0) == expected_header and np.array_equal(pixels, expected)
     return "equal" if is_equal else "other pixels"
