@@ -20,10 +20,10 @@ from dasl_core.data.headers import identify
 from dasl_core.data.opening import open_unchanged
 from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Skipped, Source, SourceRecord
-from dasl_core.data.sources.storage import is_inside
 from dasl_core.data.strings import Strings
 from dasl_core.spec import DatasetFacts
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
+from dasl_core.storage import is_inside
 
 # Increased when older indexes can no longer be read.
 _FORMAT = 1

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from dasl_core.atomic import sync
-from dasl_core.data.sources.storage import RemoteStorage, open_system, os_errors
 from dasl_core.spec.source import remote_scheme
+from dasl_core.storage import RemoteStorage, open_system, os_errors
 
 VARIABLE = "DASL_SHARDS_URI"
 # Seconds without a write after which a copy is abandoned, in folders without locks.

@@ -6,17 +6,16 @@ Content can be read from any offset and never changes, so that an upload can res
 import hashlib
 import os
 import re
-import stat
 import tarfile
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from dasl_core.ignored import IgnoredFiles
-from dasl_core.text import printable
-from dasl_core.vocabulary import is_hidden, is_image_name
+from dasl_core.storage import File, LocalStorage
+from dasl_core.vocabulary import is_image_name
 from service.client.errors import UploadFailed
 
 _RECORD = tarfile.BLOCKSIZE
@@ -71,19 +70,10 @@ class FileContent:
         return _read(self._path, start, stop, self.size, self._stamp)
 
 
-class Member(NamedTuple):
-    """An image of a folder: its relative path, and the state of its file."""
-
-    name: str
-    size: int
-    stamp: int
-
-
 class FolderContent:
     """The images of a folder as a tar archive, sorted by their paths.
 
-    Like the ingest of a folder, it leaves out hidden files, files without the extension of an image, and links that
-    lead out of the folder.
+    It has what the ingest of the folder would read.
 
     Attributes:
         num_images: number of images.
@@ -107,7 +97,7 @@ class FolderContent:
         for member in self._members:
             length = len(_header(member)) + member.size + _padding(member.size)
             self._starts.append(self._starts[-1] + length)
-            digest.update(f"{member.name}\0{member.size}\0{member.stamp}\0".encode())
+            digest.update(f"{member.path}\0{member.size}\0{member.stamp}\0".encode())
         self.size = self._starts[-1] + 2 * _RECORD
         self.fingerprint = f"folder {len(self._members)} {digest.hexdigest()}"
 
@@ -130,46 +120,23 @@ class FolderContent:
         offset -= len(header)
         if offset < member.size:
             stop = min(member.size, offset + length)
-            return _read(self._folder / member.name, offset, stop, member.size, member.stamp)
+            return _read(self._folder / member.path, offset, stop, member.size, member.stamp)
         return bytes(min(length, member.size + _padding(member.size) - offset))
 
-    def _find(self) -> Iterator[Member]:
-        pending = [""]
-        while pending:
-            folder = pending.pop()
-            try:
-                with os.scandir(self._folder / folder) as scan:
-                    entries = [entry for entry in scan if not is_hidden(entry.name)]
-            except OSError:
-                if not folder:
-                    raise
-                self.skipped.append(printable(folder))
-                continue
-            for entry in entries:
-                path = f"{folder}/{entry.name}" if folder else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(path)
-                elif not is_image_name(entry.name):
-                    self.ignored.add(path)
-                elif member := self._member(entry, path):
-                    yield member
-
-    def _member(self, entry: os.DirEntry[str], path: str) -> Member | None:
-        try:
-            path.encode()
-            real = Path(os.path.realpath(entry.path, strict=True))
-            status = real.stat()
-            if real.is_relative_to(self._folder) and stat.S_ISREG(status.st_mode):
-                return Member(path, status.st_size, status.st_mtime_ns)
-        except (OSError, UnicodeEncodeError):
-            pass  # listed as skipped
-        self.skipped.append(printable(path))
-        return None
+    def _find(self) -> Iterator[File]:
+        for file in LocalStorage(self._folder).files():
+            if file.reason is not None:
+                self.skipped.append(file.path)
+            elif is_image_name(file.path):
+                # The time that copies keep, by which an upload can be resumed from one.
+                yield file._replace(stamp=(self._folder / file.path).stat().st_mtime_ns)
+            else:
+                self.ignored.add(file.path)
 
 
-def _header(member: Member) -> bytes:
+def _header(member: File) -> bytes:
     """Return the header of a member, with additional records for a long name or a large file."""
-    about = tarfile.TarInfo(member.name)
+    about = tarfile.TarInfo(member.path)
     about.size = member.size
     return about.tobuf(tarfile.PAX_FORMAT)
 

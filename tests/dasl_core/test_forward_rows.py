@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dasl_core.data.sources import Entry, find_source
 from dasl_core.data.sources import parquet as parquet_source
 from dasl_core.data.sources.forward_rows import _OF_ROW, ForwardRows, Row
-from dasl_core.data.sources.storage import LocalStorage
+from dasl_core.storage import LocalStorage
 
 BATCH, BYTES = 4, 1000
 

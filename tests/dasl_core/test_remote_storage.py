@@ -9,7 +9,7 @@ from dasl_core.data.decode.reasons import describe_failure, is_transient
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source
 from dasl_core.data.sources.folder import FolderSource
-from dasl_core.data.sources.storage import _FIRST_READ, RemoteStorage, open_system
+from dasl_core.storage import _FIRST_READ, RemoteStorage, open_system
 
 
 def test_image_of_an_object_store_is_read_with_one_request(

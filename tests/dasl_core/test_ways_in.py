@@ -12,7 +12,7 @@ import pytest
 from dasl_core.data.decode import decode, read_header
 from dasl_core.data.opening import compute_checksum, open_image, open_unchanged
 from dasl_core.data.sources import Entry, Source, find_source
-from dasl_core.data.sources.storage import open_system
+from dasl_core.storage import open_system
 from tests.dasl_core.image_files import as_tar, files_of_all_formats
 
 FILES = dict(sorted(files_of_all_formats().items()))

@@ -24,9 +24,9 @@ from dasl_core.data.sources.base import (
 )
 from dasl_core.data.sources.inflated import Inflated
 from dasl_core.data.sources.splits import file_split
-from dasl_core.data.sources.storage import is_inside, open_part
 from dasl_core.data.sources.tar_members import read_members
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.storage import is_inside, open_part
 from dasl_core.vocabulary import is_hidden, is_image_name
 
 # Largest image file in an archive, in bytes: twice an uncompressed 16-bit image of 89 million pixels.

@@ -10,8 +10,8 @@ import numpy as np
 from dasl_core.data.decode.header import MAX_VALUES
 from dasl_core.data.decode.npy import FEW_BANDS, read_array_header
 from dasl_core.data.sources.base import Entry, Listing, OnListed, Source, SourceRecord, check_count
-from dasl_core.data.sources.storage import one_line
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.storage import one_line
 
 # Limit on the header of a `.npy` file in bytes.
 _HEADER = 1 << 14

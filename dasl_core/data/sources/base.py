@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
-from dasl_core.data.sources.storage import Storage, check_location, open_storage
 from dasl_core.ignored import IgnoredFiles
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
 from dasl_core.spec.source import Links, SourceOptions
+from dasl_core.storage import Storage, check_location, open_storage
 from dasl_core.text import cut, printable
 
 # An entry takes about 300 bytes of memory while it is listed. ImageNet-21k has 14 million images.

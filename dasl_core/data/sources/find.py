@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 
 from dasl_core.data.sources.base import DEFAULT_OPTIONS, SOURCES, SourceRecord
-from dasl_core.data.sources.storage import check_location, check_tree, open_storage
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders, local_path
 from dasl_core.spec.source import (
     COMPRESSED,
@@ -18,6 +17,7 @@ from dasl_core.spec.source import (
     is_pattern,
     remote_scheme,
 )
+from dasl_core.storage import check_location, check_tree, open_storage
 from dasl_core.vocabulary import is_image_name
 
 _GLOB = re.compile(r"[*?\[]")

@@ -15,9 +15,9 @@ from dasl_core.data.sources.base import (
     Source,
     SourceRecord,
 )
-from dasl_core.data.sources.storage import File, check_tree
 from dasl_core.data.sources.table import NO_PATH, Row, read_paths, read_table
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.storage import File, check_tree
 from dasl_core.vocabulary import is_image_name
 
 

@@ -20,9 +20,9 @@ from dasl_core.data.sources.base import (
     class_name,
 )
 from dasl_core.data.sources.splits import choose_one
-from dasl_core.data.sources.storage import LocalStorage, check_location, check_tree
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import remote_scheme
+from dasl_core.storage import LocalStorage, check_location, check_tree
 
 # Files written by `Dataset.save_to_disk`.
 SAVED_FILES = ("dataset_info.json", "state.json")

@@ -23,9 +23,9 @@ from dasl_core.data.sources.base import (
 )
 from dasl_core.data.sources.forward_rows import ForwardRows, Row
 from dasl_core.data.sources.splits import file_split
-from dasl_core.data.sources.storage import one_line
 from dasl_core.data.sources.table import PATH_COLUMNS
 from dasl_core.spec.locations import ReadableFolders
+from dasl_core.storage import one_line
 
 _FILES = 16
 # Rows decoded at once: few, since a dictionary-encoded row may be much larger than in the file.
