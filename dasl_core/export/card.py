@@ -123,7 +123,7 @@ def _feed(images: dict[str, Any]) -> str:
     mode, side = "L" if images["channels"] == 1 else "RGB", images["image_size"]
     bleed = round((1 - images["crop_pct"]) / 2, 9)
     return f"""
-An image file, prepared as the evaluation does it (a transparent one goes on white first), with torchvision:
+An image file, preprocessed with torchvision as for the evaluation (composite a transparent image on white first):
 
 ```python
 import torch
