@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from dasl_core import previews
 from dasl_core.data.ingest import ingest_folder
+from dasl_core.outputs import PREVIEW_MARK
 from dasl_core.spec import JobSpec, resolve
 from service.cli.app import app
 from tests.e2e.conftest import Images
@@ -36,7 +37,7 @@ def test_preview_of_a_registered_data_set(
     index = ingest_folder(images.root)
     spec = resolve(JobSpec.model_validate(SPEC | {"dataset": "here"}), index.facts())
     files = previews.write(previews.Drawing(spec, index, 3), tmp_path / "here")
-    assert {file.name for file in output.iterdir()} == {file.name for file in files}
+    assert {file.name for file in output.iterdir()} == {file.name for file in files} | {PREVIEW_MARK}
     for file in files:
         if file.name[0].isdigit():
             assert (output / file.name).read_bytes() == file.read_bytes(), file.name
