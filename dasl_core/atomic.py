@@ -9,8 +9,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     If several processes write at once, the last one wins.
 
-        Raises:
-            OSError: it could not be written; the old file is unchanged.
+    Raises:
+        OSError: it could not be written; the old file is unchanged.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

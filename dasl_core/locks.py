@@ -16,7 +16,7 @@ def locked(file: Path, wait: Callable[[], None] | None = None) -> Iterator[None]
     """Context manager that waits for and holds the lock of a file among all processes of the machine.
 
     Args:
-    wait: called repeatedly while another process holds the lock; it should sleep a little.
+        wait: called repeatedly while another process holds the lock; it should sleep a little.
     """
     with open(file, "a", encoding="utf-8") as lock:
         while wait is not None:

@@ -64,10 +64,10 @@ class Anchors:
     """Reference values for the metrics of a run, in addition to its start and raw pixels.
 
     Attributes:
-    chance: accuracy of a random neighbor, by metric.
-    largest_rank: the largest possible effective rank.
-    loss: mean loss of the method, without regularizers, in the last epoch.
-    chance_loss: loss with equally likely candidates or outputs.
+        chance: accuracy of a random neighbor, by metric.
+        largest_rank: the largest possible effective rank.
+        loss: mean loss of the method, without regularizers, in the last epoch.
+        chance_loss: loss with equally likely candidates or outputs.
     """
 
     chance: Mapping[str, float] = field(default_factory=dict)

@@ -118,7 +118,7 @@ def upload_checkpoint(
         about: further content of the manifest, JSON-ready.
         on_chunk: as for `upload`.
 
-        Raises:
+    Raises:
         OSError: the last attempt failed. Copied files are removed if possible.
     """
     files = sorted(folder.iterdir())

@@ -97,7 +97,7 @@ def save_results(result: Ingested, folder_uri: str) -> str:
     Tolerates an unavailable artifact store for five minutes.
 
     Raises:
-    OSError: the store was unavailable for longer, or its disk is full; the message names the setting.
+        OSError: the store was unavailable for longer, or its disk is full; the message names the setting.
     """
     index_uri = f"{folder_uri}/{INDEX}"
     with tempfile.TemporaryDirectory(prefix="dasl-") as folder:

@@ -25,12 +25,12 @@ def prepare(start: PreparationStart, report: Callable[[int, int], None]) -> Prep
     """Decode the images, and return the content of the cache.
 
     Args:
-    report: called with the number of images read, and the total.
+        report: called with the number of images read, and the total.
 
-        Raises:
-            ValueError: they may not be read, or none can be cached; the message says why.
-            StoreError: the artifact store cannot be read.
-            StaleAttempt: the run was superseded, or the preparation was deleted.
+    Raises:
+        ValueError: they may not be read, or none can be cached; the message says why.
+        StoreError: the artifact store cannot be read.
+        StaleAttempt: the run was superseded, or the preparation was deleted.
     """
     with tempfile.TemporaryDirectory(prefix="dasl-") as folder:
         index = open_dataset(start.dataset, start.readable(), Path(folder))

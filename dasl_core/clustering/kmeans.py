@@ -185,8 +185,8 @@ class _Points:
 
         Otherwise a failing rank would block the others.
 
-                Raises:
-                    ValueError: one of them is invalid on any rank.
+        Raises:
+            ValueError: one of them is invalid on any rank.
         """
         if not 1 <= k <= self.count:
             raise ValueError(f"k must be from 1 to the number of points, {self.count}; given {k}")

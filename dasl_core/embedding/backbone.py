@@ -40,8 +40,8 @@ class TrainedBackbone:
 
         Tokens are taken after the last block and timm's final normalization, if any.
 
-                Raises:
-                    SpecError: the backbone has no such features.
+        Raises:
+            SpecError: the backbone has no such features.
         """
         problem = features_problem(kind, self.spec.backbone)
         if problem is not None:

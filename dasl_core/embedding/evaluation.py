@@ -42,13 +42,13 @@ def evaluate_backbone(
     The other images are the k-NN bank and the training images of the probes.
 
     Args:
-    name: name of the data set, for messages.
-    settings: result of `dasl_core.spec.finished.resolve_evaluation`.
-    cache: as in `ImagesWithFeatures`, like `threads` and `on_decoded`.
-    at_work: called repeatedly during all other work; may raise to end it.
+        name: name of the data set, for messages.
+        settings: result of `dasl_core.spec.finished.resolve_evaluation`.
+        cache: as in `ImagesWithFeatures`, like `threads` and `on_decoded`.
+        at_work: called repeatedly during all other work; may raise to end it.
 
-        Raises:
-            ValueError: too many images cannot be read, or the settings do not fit those that can.
+    Raises:
+        ValueError: too many images cannot be read, or the settings do not fit those that can.
     """
     spec = backbone.spec.model_copy(update={"evaluate": settings})
     backbone = replace(backbone, spec=spec)

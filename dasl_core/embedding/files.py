@@ -34,8 +34,8 @@ def write_parts(
     features are flattened, with the metadata `shape`). Safetensors has `features`, and the metadata `images`: JSON of
     `keys` and `labels`.
 
-        Raises:
-            ValueError: the package for Parquet is not installed.
+    Raises:
+        ValueError: the package for Parquet is not installed.
     """
     write = _write_parquet if format == "parquet" else _write_safetensors
     rest = iter(batches)

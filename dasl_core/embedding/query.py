@@ -20,7 +20,7 @@ class QueryEncoder:
     """Embeds single image files, with the decoder, canvas, crop and normalization of data sets.
 
     Args:
-    facts: facts about the data set to compare with, to whose type values are converted.
+        facts: facts about the data set to compare with, to whose type values are converted.
     """
 
     def __init__(self, backbone: TrainedBackbone, facts: DatasetFacts, kind: FeatureKind) -> None:

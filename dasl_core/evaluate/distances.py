@@ -20,22 +20,22 @@ def inter_class_distances(x: Tensor | np.ndarray, y: Tensor | np.ndarray) -> dic
 
     The theorems of Chen et al. (DASL, ICLR 2024) are about these distances ``d = ||x_i - x_j||`` for x = phi,
     the embeddings of the loss.
-        Theorem 2 bounds the difference |d(x, x') - d(z, z')| of any two of them, which DAR lowers:
-        `max_difference` is the largest difference and `std` a typical one. Theorem 3 bounds the
-        generalization error by a product with the factor `log_factor`. If all labels differ, all pairs
-        count. Rows of zeros have no direction and count as one point at the origin.
+    Theorem 2 bounds the difference |d(x, x') - d(z, z')| of any two of them, which DAR lowers:
+    `max_difference` is the largest difference and `std` a typical one. Theorem 3 bounds the
+    generalization error by a product with the factor `log_factor`. If all labels differ, all pairs
+    count. Rows of zeros have no direction and count as one point at the origin.
 
-        Args:
-            x: (N, d) features.
-            y: (N,) integer labels, of at least two values.
+    Args:
+        x: (N, d) features.
+        y: (N,) integer labels, of at least two values.
 
-        Returns:
-            ``mean``, ``variance``, ``std``, ``min`` and ``max`` of the distances, each pair once;
-            ``q01``, ``q05``, ``q25``, ``q50``, ``q75``, ``q95``, ``q99``, their quantiles, to 2e-5;
-            ``max_difference``, max - min; and ``log_factor``, log(1 + max).
+    Returns:
+        ``mean``, ``variance``, ``std``, ``min`` and ``max`` of the distances, each pair once;
+        ``q01``, ``q05``, ``q25``, ``q50``, ``q75``, ``q95``, ``q99``, their quantiles, to 2e-5;
+        ``max_difference``, max - min; and ``log_factor``, log(1 + max).
 
-        Raises:
-            ValueError: shapes do not fit, or all samples have one label.
+    Raises:
+        ValueError: shapes do not fit, or all samples have one label.
     """
     x, y = _checked(x, y)
     total, squares, largest = torch.zeros(3, dtype=torch.float64, device=x.device)

@@ -57,29 +57,29 @@ def fine_tune(
 ) -> FineTuneResult:
     """Train a copy of `backbone` with a linear head end to end, and test its Top-1 and Top-5 accuracy.
 
-        AdamW minimizes the cross-entropy, with a linear warm-up over a tenth of the steps, then a cosine
-        to 0. Biases, 1-D parameters and those in the backbone's `no_weight_decay()` have no weight decay. The head
-        starts at 0. `backbone` itself and the global random state do not change.
+    AdamW minimizes the cross-entropy, with a linear warm-up over a tenth of the steps, then a cosine
+    to 0. Biases, 1-D parameters and those in the backbone's `no_weight_decay()` have no weight decay. The head
+    starts at 0. `backbone` itself and the global random state do not change.
 
-        All ranks of `group` must call this with the same arguments. Each computes its share of a batch; gradients are
+    All ranks of `group` must call this with the same arguments. Each computes its share of a batch; gradients are
     those of the whole batch.
 
-        Args:
-            backbone: images (B, C, H, W) to features (B, d).
-            train_images: (N, C, H, W), as the network takes them, or a reader of augmented images.
-            train_y: (N,) integer classes.
-            test_images: (M, C, H, W), or a reader of them.
-            test_y: (M,) integer classes; a class that the training images lack counts as wrong.
-            epochs: passes over the training images, each without a last, incomplete batch.
-            lr: peak learning rate.
-            batch_size: global batch size; at most the number of training images.
-            weight_decay: weight decay of AdamW.
-            seed: determines the order of images and the randomness in the network (dropout).
-            precision: dtype of autocast for the network; None: no autocast.
-            group: process group that shares the work; None: only this process.
+    Args:
+        backbone: images (B, C, H, W) to features (B, d).
+        train_images: (N, C, H, W), as the network takes them, or a reader of augmented images.
+        train_y: (N,) integer classes.
+        test_images: (M, C, H, W), or a reader of them.
+        test_y: (M,) integer classes; a class that the training images lack counts as wrong.
+        epochs: passes over the training images, each without a last, incomplete batch.
+        lr: peak learning rate.
+        batch_size: global batch size; at most the number of training images.
+        weight_decay: weight decay of AdamW.
+        seed: determines the order of images and the randomness in the network (dropout).
+        precision: dtype of autocast for the network; None: no autocast.
+        group: process group that shares the work; None: only this process.
 
-        Raises:
-            ValueError: shapes or numbers do not fit; the message names the argument.
+    Raises:
+        ValueError: shapes or numbers do not fit; the message names the argument.
     """
     cpu = torch.device("cpu")
     train_y = tensors.label_vector(train_y, "train_y", len(train_y), cpu)

@@ -105,12 +105,12 @@ def nearest_neighbors(
 
     K is `k`, or the size of a smaller bank.
 
-        Args:
-            queries: (Q, d) features.
-            bank: (N, d) features; with a group, this rank's part, which may be empty.
-            positions: (N,) int64 identifiers of the samples in the bank.
-            k: number of neighbors.
-            group: as for `knn_hits`.
+    Args:
+        queries: (Q, d) features.
+        bank: (N, d) features; with a group, this rank's part, which may be empty.
+        positions: (N,) int64 identifiers of the samples in the bank.
+        k: number of neighbors.
+        group: as for `knn_hits`.
     """
     with tensors.exact_products(bank.device):
         unit = tensors.unit_rows(queries).to(bank)

@@ -104,8 +104,8 @@ def read_checkpoint(
 
     No code from the folder is run: the lines under `stem` are only displayed.
 
-        Raises:
-            ExportError: `folder` is not a checkpoint, is damaged, or was written by another version.
+    Raises:
+        ExportError: `folder` is not a checkpoint, is damaged, or was written by another version.
     """
     if missing := [name for name in (WEIGHTS, MODEL, METRICS) if not (folder / name).is_file()]:
         raise ExportError(f"{folder} is not the folder of a checkpoint: {missing[0]} is missing")

@@ -40,8 +40,8 @@ def exported_network(backbone: ResolvedBackbone, weights: Mapping[str, Tensor]) 
     It is built from scratch, because changes for training (synchronized BatchNorm, precision, memory format,
     device) must not be exported. The global random state does not change.
 
-        Raises:
-            ExportError: the weights do not fit the network, or its architecture is unknown.
+    Raises:
+        ExportError: the weights do not fit the network, or its architecture is unknown.
     """
     if backbone.is_own:
         raise ExportError(

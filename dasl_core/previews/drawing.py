@@ -57,10 +57,10 @@ class Drawing:
     on a CPU bit for bit, before rounding to 8 bits, and to one on a GPU up to rounding. Only these images are decoded,
     so the order differs if training excludes a damaged image.
 
-        Attributes:
-            views: views of the method.
-            images: number of drawn images; fewer than requested if an epoch has fewer.
-            unreadable: reasons of the unreadable images drawn so far, by key.
+    Attributes:
+        views: views of the method.
+        images: number of drawn images; fewer than requested if an epoch has fewer.
+        unreadable: reasons of the unreadable images drawn so far, by key.
     """
 
     def __init__(

@@ -23,11 +23,11 @@ def write(drawing: Drawing, folder: Path, *, version: int | None = None) -> list
     `3-view0.png` its first view. Each file is written as soon as it is drawn.
 
     Args:
-    version: version of the registered data set.
+        version: version of the registered data set.
 
-        Raises:
-            ValueError: none of the images can be read.
-            OSError: a file cannot be written.
+    Raises:
+        ValueError: none of the images can be read.
+        OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SETTINGS).unlink(missing_ok=True)

@@ -26,11 +26,11 @@ class DataOptions:
     """Image locations on the command line: paths, patterns or URIs; None: those in the spec.
 
     Attributes:
-    data: training images.
-    split: the only split of `data` to use.
-    evaluate_data: images to evaluate on.
-    evaluate_split: the only split of `evaluate_data` to use.
-    source: further options of `data`, such as columns, as a service registers them.
+        data: training images.
+        split: the only split of `data` to use.
+        evaluate_data: images to evaluate on.
+        evaluate_split: the only split of `evaluate_data` to use.
+        source: further options of `data`, such as columns, as a service registers them.
     """
 
     data: str | None = None

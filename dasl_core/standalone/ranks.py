@@ -24,8 +24,8 @@ def with_local_resources(spec: JobSpec) -> JobSpec:
 
     These are the launcher's number of ranks, one GPU per rank if available, and equal shares of the CPU cores.
 
-        Raises:
-            ValidationError: the number of ranks does not divide the batch.
+    Raises:
+        ValidationError: the number of ranks does not divide the batch.
     """
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     resources = spec.resources.model_copy(

@@ -97,10 +97,10 @@ class RunDirectory:
 
         A run that was killed before its first checkpoint starts at the first step.
 
-                Raises:
-                    ValueError: the folder holds a run and `resume` is False, or none of its checkpoints is
-                        intact, or they are on an unmounted disk.
-                        OSError: a file exists and cannot be read.
+        Raises:
+            ValueError: the folder holds a run and `resume` is False, or none of its checkpoints is
+                intact, or they are on an unmounted disk.
+            OSError: a file exists and cannot be read.
         """
         checkpoints = self.path / CHECKPOINTS
         if checkpoints.is_symlink() and not checkpoints.exists():

@@ -25,13 +25,13 @@ class TrackedRun:
     """Description of a run for trackers.
 
     Attributes:
-    id: id of the job; the same in all attempts.
-            attempt: number of the attempt, from 1 on.
-            resume_step: the last step of the checkpoint to resume from; None: from scratch.
-            folder: folder for the files of trackers.
-            publish: stores a file for users; None: they have access to `folder`.
-            url: address of the job's page.
-            hosts: the only hosts that may be contacted; None: all.
+        id: id of the job; the same in all attempts.
+        attempt: number of the attempt, from 1 on.
+        resume_step: the last step of the checkpoint to resume from; None: from scratch.
+        folder: folder for the files of trackers.
+        publish: stores a file for users; None: they have access to `folder`.
+        url: address of the job's page.
+        hosts: the only hosts that may be contacted; None: all.
     """
 
     id: str
@@ -54,8 +54,8 @@ class Tracker(Protocol):
     After an `OSError` the call is retried later; `TrackerUnusable` is final.
 
     Attributes:
-    name: display name.
-    key: field in `track` of the spec.
+        name: display name.
+        key: field in `track` of the spec.
     """
 
     name: str
