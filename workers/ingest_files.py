@@ -82,7 +82,7 @@ def load_previous(index_uri: str | None, unfinished: UnfinishedHeaders) -> Previ
             except (OSError, ValueError) as error:
                 logger.warning("%s is read as if for the first time: %s", index_uri, error)
     headers = HeaderTable.merged(tables) if tables else HeaderTable.none()
-    logger.info("%d headers are headers", len(headers))
+    logger.info("%d images are known from earlier ingests", len(headers))
     return Previous(headers, index, has_contact_sheet)
 
 
