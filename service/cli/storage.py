@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,17 +14,12 @@ from service.client.errors import ApiError
 
 if TYPE_CHECKING:
     from service.client import Client
-    from service.client.sync.models import Job
 
 app = typer.Typer()
 
 
-class _Deletion(NamedTuple):
-    """A record to delete: as part of a sentence, its id, and the function that deletes it."""
-
-    what: str
-    id: str
-    delete: Callable[[str], object]
+# A record to delete: as part of a sentence, its id, and the function that deletes it.
+_Deletion = tuple[str, str, Callable[[str], object]]
 
 
 @app.command()
@@ -56,10 +51,10 @@ def delete(
             _delete_checkpoints(client, targets, yes)
             return
         deletions = [_find(client, target) for target in targets]
-        confirm_deletion(" and ".join(deletion.what for deletion in deletions), yes)
-        for deletion in deletions:
-            deletion.delete(deletion.id)
-            console.print_result({"deleted": deletion.id}, f"Deleted {deletion.what}.")
+        confirm_deletion(" and ".join(what for what, _, _ in deletions), yes)
+        for what, id, remove in deletions:
+            remove(id)
+            console.print_result({"deleted": id}, f"Deleted {what}.")
 
 
 def _delete_checkpoints(client: Client, targets: list[str], yes: bool) -> None:
@@ -75,35 +70,34 @@ def _delete_checkpoints(client: Client, targets: list[str], yes: bool) -> None:
 
 def _find(client: Client, target: str) -> _Deletion:
     """Find a record by its id, or by the name of a data set or else of a job."""
-    if target.startswith("job_"):
-        return _deletion_of_job(client, client.jobs.get(target))
+    job = "job {0.name} ({0.id}) with its checkpoints, metrics, logs and plots"
     kinds: dict[str, tuple[Any, str]] = {
-        "ckpt": (client.checkpoints, "checkpoint {0.id} of step {0.step}"),
-        "prev": (client.previews, "preview {0.id} of {0.images} images"),
-        "prep": (client.preparations, "preparation {0.id} of images of {0.image_size} pixels"),
-        "mrun": (client.model_runs, "{0.kind} {0.id} of checkpoint {0.checkpoint_id}"),
+        "job_": (client.jobs, job),
+        "ckpt_": (client.checkpoints, "checkpoint {0.id} of step {0.step}"),
+        "prev_": (client.previews, "preview {0.id} of {0.images} images"),
+        "prep_": (client.preparations, "preparation {0.id} of images of {0.image_size} pixels"),
+        "mrun_": (client.model_runs, "{0.kind} {0.id} of checkpoint {0.checkpoint_id}"),
     }
-    if (prefix := target.partition("_")[0]) in kinds:
-        records, what = kinds[prefix]
-        record = records.get(target)
-        return _Deletion(what.format(record), record.id, records.delete)
+    for prefix, (records, what) in kinds.items():
+        if target.startswith(prefix):
+            return _deletion(records, target, what)
     try:
         dataset = client.datasets.get(target)
     except ApiError as not_a_dataset:
         if not_a_dataset.status != 404:
             raise
         try:
-            return _deletion_of_job(client, client.jobs.get(target))
+            return _deletion(client.jobs, target, job)
         except ApiError as error:
             raise (not_a_dataset if error.status == 404 else error) from None
     images = "are not touched" if dataset.upload is None else "were uploaded, and are removed"
     what = f"data set {dataset.name} ({dataset.id}); its images {images}"
-    return _Deletion(what, dataset.id, client.datasets.delete)
+    return what, dataset.id, client.datasets.delete
 
 
-def _deletion_of_job(client: Client, job: Job) -> _Deletion:
-    what = f"job {job.name} ({job.id}) with its checkpoints, metrics, logs and plots"
-    return _Deletion(what, job.id, client.jobs.delete)
+def _deletion(records: Any, target: str, what: str) -> _Deletion:
+    record = records.get(target)
+    return what.format(record), record.id, records.delete
 
 
 @app.command()

@@ -573,8 +573,10 @@ def test_delete_asks_and_removes_jobs_checkpoints_and_data_sets(
     assert gone.value.status == 404
     folder = tmp_path / "dogs"
     folder.mkdir()
-    added = run_json("datasets", "add", folder, "--no-wait")
-    assert run_json("delete", "dogs", "--yes") == {"deleted": added["id"]}
+    # "prep" begins the ids of preparations, which are not looked for without its underscore.
+    for name in ("dogs", "prep"):
+        added = run_json("datasets", "add", folder, "--name", name, "--no-wait")
+        assert run_json("delete", name, "--yes") == {"deleted": added["id"]}
 
 
 def test_storage_shows_what_the_jobs_of_the_tenant_take(
