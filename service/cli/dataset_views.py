@@ -57,11 +57,6 @@ def where(dataset: Dataset) -> str:
     return dataset.uri if upload is None else f"uploaded: {upload.filename}"
 
 
-def _uploaded(dataset: Dataset) -> str | None:
-    upload = dataset.upload
-    return None if upload is None else f"{size(upload.received)} of {size(upload.size)}"
-
-
 def _pixels(dataset: Dataset) -> str | None:
     """Describe the bands and types of the images, and what they are read as where that differs."""
     facts = dataset.facts or {}
@@ -108,7 +103,7 @@ def print_dataset(
     """
     if console.print_if_json(dataset):
         return
-    facts = dataset.facts or {}
+    facts, upload = dataset.facts or {}, dataset.upload
     console.print_facts(
         [
             ("id", dataset.id),
@@ -116,7 +111,7 @@ def print_dataset(
             ("where", where(dataset)),
             *_source(dataset),
             ("state", dataset.state),
-            ("upload", _uploaded(dataset)),
+            ("upload", upload and f"{size(upload.received)} of {size(upload.size)}"),
             ("version", dataset.version if facts else None),
             ("refresh", _refresh(dataset, with_error)),
             ("progress", progress_of(dataset)),

@@ -25,14 +25,7 @@ from service.cli.inputs import (
 )
 
 if TYPE_CHECKING:
-    from service.client import Client
-    from service.wire.experiments import (
-        ExperimentSummary,
-        ExperimentView,
-        MetricResult,
-        Results,
-        VariantResult,
-    )
+    from service.wire.experiments import ExperimentSummary, ExperimentView, VariantResult
 
 ExperimentId = Annotated[
     str,
@@ -185,7 +178,13 @@ def show(
     with connect() as client:
         record = client.experiments.get(experiment)
         if metric is not None:
-            record.results = _results_of(client, record.id, metric)
+            record.results = client.experiments.results(record.id, metric)
+            if not any(each.values for table in record.results.metrics for each in table.variants):
+                measured = client.experiments.results(record.id).metrics
+                if names := ", ".join(table.metric for table in measured):
+                    raise console.fail(
+                        f"--metric {metric}: no job has measured it. There are: {names}"
+                    )
         if as_csv or as_markdown:
             text = client.experiments.table(record.id, "csv" if as_csv else "markdown", metric)
             console.print_line(text.rstrip("\n"))
@@ -204,22 +203,6 @@ def show(
     _print_results(record)
 
 
-def _results_of(client: Client, experiment_id: str, metric: str) -> Results:
-    """Return the results of a metric.
-
-    Raises:
-        typer.Exit: no job has measured it, though some have succeeded.
-    """
-    results = client.experiments.results(experiment_id, metric)
-    if not any(variant.values for table in results.metrics for variant in table.variants):
-        names = [table.metric for table in client.experiments.results(experiment_id).metrics]
-        if names:
-            raise console.fail(
-                f"--metric {metric}: no job has measured it. There are: {', '.join(names)}"
-            )
-    return results
-
-
 @app.command()
 def plot(
     experiment: ExperimentId,
@@ -236,24 +219,19 @@ def plot(
         from service.cli.experiment_plot import draw
     with connect() as client:
         experiment = id_of_experiment(client, experiment)
-        name, table = _table_of(client, experiment, metric)
+        results = client.experiments.results(experiment, metric)
+        name = metric or results.metric
+        if name is None:
+            raise console.fail(
+                "No job has succeeded yet. Name a metric to draw, such as --metric loss"
+            )
         curves = client.experiments.curves(experiment, name)
         record = client.experiments.get(experiment)
     file = output or Path(f"{experiment}.png")
     check_replaceable({file: None}, force=force)
+    table = next((table for table in results.metrics if table.metric == name), None)
     draw(record, curves, table, file)
     console.print_result({"file": str(file), "metric": name}, f"Wrote {file}.")
-
-
-def _table_of(
-    client: Client, experiment: str, metric: str | None
-) -> tuple[str, MetricResult | None]:
-    """Return the name of the metric to draw, and its results."""
-    results = client.experiments.results(experiment, metric)
-    name = metric or results.metric
-    if name is None:
-        raise console.fail("No job has succeeded yet. Name a metric to draw, such as --metric loss")
-    return name, next((table for table in results.metrics if table.metric == name), None)
 
 
 @app.command()

@@ -169,11 +169,8 @@ def deliveries(
 ) -> None:
     """List the messages of a webhook, newest first, with the last attempt of each."""
     shown: console.Columns[DeliveryView] = {
-        **console.columns("id", "created_at", "type", "state", "attempts"),
-        "LAST": lambda delivery: delivery.attempted_at,
-        "ANSWER": lambda delivery: delivery.response_status,
-        "NEXT": lambda delivery: delivery.next_at,
-        "ERROR": lambda delivery: delivery.error,
+        **console.columns("id", "created_at", "type", "state", "attempts", LAST="attempted_at"),
+        **console.columns(ANSWER="response_status", NEXT="next_at", ERROR="error"),
     }
     with connect() as client:
         pages = client.webhooks.deliveries(webhook, state=state, page_size=min(limit, 200))
