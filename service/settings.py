@@ -294,9 +294,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_login(self) -> Self:
-        issuer = urlsplit(self.oidc_issuer)
-        is_local = issuer.scheme == "http" and issuer.hostname in {"127.0.0.1", "::1"}
-        if self.oidc_issuer and not (issuer.hostname and (issuer.scheme == "https" or is_local)):
+        if self.oidc_issuer and not is_secure(self.oidc_issuer):
             raise ValueError("DASL_OIDC_ISSUER must be an https address")
         if self.oidc_issuer and not self.oidc_client_id:
             raise ValueError("DASL_OIDC_ISSUER needs DASL_OIDC_CLIENT_ID, the id of this client")
@@ -393,6 +391,13 @@ class Settings(BaseSettings):
         """Values that must never appear in a log."""
         values = [v.get_secret_value() for _, v in self if isinstance(v, SecretStr)]
         return (*values, make_url(self.database_url).password or "")
+
+
+def is_secure(address: str) -> bool:
+    """Whether an address uses TLS, or is on this machine's loopback."""
+    parts = urlsplit(address)
+    local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1"}
+    return bool(parts.hostname) and (parts.scheme == "https" or local)
 
 
 def _is_network(text: str) -> bool:

@@ -15,7 +15,7 @@ import httpx
 
 from service.api.problems import Problem
 from service.client.tls import default_context
-from service.settings import Settings
+from service.settings import Settings, is_secure
 
 _TIMEOUT_SECONDS = 10.0
 _METADATA_SECONDS = 3600.0
@@ -201,13 +201,6 @@ def login_failed(reason: str) -> Problem:
         f"The login failed: {reason}. Start again (dasl login)",
         headers={"WWW-Authenticate": "Bearer"},
     )
-
-
-def is_secure(address: str) -> bool:
-    """Whether an address uses TLS, or is on this machine's loopback."""
-    parts = urlsplit(address)
-    local = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "::1"}
-    return bool(parts.hostname) and (parts.scheme == "https" or local)
 
 
 def _json(answer: httpx.Response) -> dict[str, Any]:
