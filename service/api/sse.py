@@ -60,26 +60,15 @@ def stream(
             f"This token has {_PER_TOKEN} open live streams; close some first",
         )
     return EventSourceResponse(
-        _counted(context, caller, poll, run),
+        _messages(context, caller, poll, run),
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
-
-
-async def _counted(
-    context: Context, caller: Caller, poll: Callable[[], PollResult], run: Run
-) -> AsyncIterator[bytes]:
-    """Yield the messages, and count the stream as open until they end."""
-    context.streams[caller.token_id] += 1
-    try:
-        async for block in _messages(context, caller, poll, run):
-            yield block
-    finally:
-        context.streams[caller.token_id] -= 1
 
 
 async def _messages(
     context: Context, caller: Caller, poll: Callable[[], PollResult], run: Run
 ) -> AsyncIterator[bytes]:
+    """Yield the messages, and count the stream as open until they end."""
     settings = context.settings
 
     def refused() -> bool:
@@ -95,24 +84,28 @@ async def _messages(
             # What the stream needed was checked with the scope of its start. Its client connects again.
             return credential.scope != caller.scope
 
-    # Send it immediately, so that a client knows that it is connected before the first event.
-    yield format_sse_event(retry=2000)
-    sent_at = checked_at = time.monotonic()
-    while not context.closing.is_set():
-        if time.monotonic() - checked_at >= settings.stream_heartbeat_seconds:
-            if await run_in_threadpool(refused):
+    context.streams[caller.token_id] += 1
+    try:
+        # Send it immediately, so that a client knows that it is connected before the first event.
+        yield format_sse_event(retry=2000)
+        sent_at = checked_at = time.monotonic()
+        while not context.closing.is_set():
+            if time.monotonic() - checked_at >= settings.stream_heartbeat_seconds:
+                if await run_in_threadpool(refused):
+                    return
+                checked_at = time.monotonic()
+            result = await run(poll)
+            if result.messages:
+                yield b"".join(result.messages)
+                sent_at = time.monotonic()
+            if result.ended:
                 return
-            checked_at = time.monotonic()
-        result = await run(poll)
-        if result.messages:
-            yield b"".join(result.messages)
-            sent_at = time.monotonic()
-        if result.ended:
-            return
-        if result.more:
-            continue
-        if time.monotonic() - sent_at >= settings.stream_heartbeat_seconds:
-            # A comment keeps proxies from closing the connection, and detects a closed connection.
-            yield format_sse_event(comment="still here")
-            sent_at = time.monotonic()
-        await anyio.sleep(settings.stream_poll_seconds)
+            if result.more:
+                continue
+            if time.monotonic() - sent_at >= settings.stream_heartbeat_seconds:
+                # A comment keeps proxies from closing the connection, and detects a closed connection.
+                yield format_sse_event(comment="still here")
+                sent_at = time.monotonic()
+            await anyio.sleep(settings.stream_poll_seconds)
+    finally:
+        context.streams[caller.token_id] -= 1
