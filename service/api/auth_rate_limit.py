@@ -38,30 +38,27 @@ class Failures:
     def count(self, address: str) -> float | None:
         """Count a failure; above the limit, return the seconds to wait instead."""
         with self._lock:
-            return self._count(address)
-
-    def _count(self, address: str) -> float | None:
-        now = self._clock()
-        times = self._times.setdefault(address, deque())
-        self._times.move_to_end(address)
-        if len(self._times) > _MAX_ADDRESSES:
-            dropped, _ = self._times.popitem(last=False)
-            self._warned.discard(dropped)
-        while times and now - times[0] >= _WINDOW_SECONDS:
-            times.popleft()
-        if not times:
-            self._warned.discard(address)
-        if len(times) >= self._limit:
-            return _WINDOW_SECONDS - (now - times[0])
-        times.append(now)
-        if len(times) == self._limit and address not in self._warned:
-            self._warned.add(address)
-            logger.warning(
-                "%s was refused %d times within a minute; further failures are answered with 429",
-                address,
-                self._limit,
-            )
-        return None
+            now = self._clock()
+            times = self._times.setdefault(address, deque())
+            self._times.move_to_end(address)
+            if len(self._times) > _MAX_ADDRESSES:
+                dropped, _ = self._times.popitem(last=False)
+                self._warned.discard(dropped)
+            while times and now - times[0] >= _WINDOW_SECONDS:
+                times.popleft()
+            if not times:
+                self._warned.discard(address)
+            if len(times) >= self._limit:
+                return _WINDOW_SECONDS - (now - times[0])
+            times.append(now)
+            if len(times) == self._limit and address not in self._warned:
+                self._warned.add(address)
+                logger.warning(
+                    "%s was refused %d times within a minute; further failures are answered with 429",
+                    address,
+                    self._limit,
+                )
+            return None
 
 
 class FailedAuthLimit:

@@ -79,7 +79,8 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
         # A browser must never execute what a job wrote.
         "X-Content-Type-Options": "nosniff",
     }
-    if _lists(request.headers.get("if-none-match", ""), file.etag):
+    known = request.headers.get("if-none-match", "").split(",")
+    if {"*", file.etag} & {tag.strip().removeprefix("W/") for tag in known}:
         return Response(status_code=304, headers=headers)
     storage = context.storage
     if storage.size(file.uri) != file.size:
@@ -88,7 +89,9 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
             "file-missing",
             f"{file.name} is missing from the artifact store, or has another size",
         )
-    is_redirected = request.method == "GET" and not _may_display(request, file)
+    # The page, whose requests have a cookie and no token, may only display what its own origin sends.
+    is_shown = "authorization" not in request.headers and file.size <= _SHOWN_BYTES
+    is_redirected = request.method == "GET" and not is_shown
     if is_redirected and (url := storage.direct_url(file.uri)) is not None:
         # The URL is a credential, so no cache may store it.
         location = {"Location": url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
@@ -104,14 +107,6 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
         return Response(status_code=status, headers=headers, media_type=file.content_type)
     body = context.store_threads.iterate(storage.read(file.uri, start, stop))
     return StreamingResponse(body, status, headers, media_type=file.content_type)
-
-
-def _may_display(request: Request, file: StoredFile) -> bool:
-    """Whether the page may display the file, although its policy allows only its own origin.
-
-    Requests without a token have the cookie of a session.
-    """
-    return "authorization" not in request.headers and file.size <= _SHOWN_BYTES
 
 
 def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:
@@ -143,8 +138,3 @@ def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:
 def _number(digits: str) -> int:
     digits = digits.lstrip("0") or "0"
     return int(digits) if len(digits) < 20 else _TOO_LARGE
-
-
-def _lists(header: str, etag: str) -> bool:
-    tags = [tag.strip().removeprefix("W/") for tag in header.split(",")]
-    return "*" in tags or etag in tags

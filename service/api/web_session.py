@@ -64,7 +64,7 @@ def check_origin(request: Request) -> None:
 
 
 def set_cookie(request: Request, response: Response, cookie: str, seconds: float) -> None:
-    """Set the session cookie, for some seconds.
+    """Set the session cookie, for some seconds; 0 removes it.
 
     Without a path, a browser takes that of `/v1`, below which everything lies that needs a session, as it sees it: a proxy
     may serve DASL below a path, and several of them on one host.
@@ -74,20 +74,11 @@ def set_cookie(request: Request, response: Response, cookie: str, seconds: float
         cookie,
         max_age=int(seconds),
         path=None,
-        secure=_is_secure(request),
+        # For a request through a trusted proxy, this is the scheme that the proxy reports.
+        secure=request.url.scheme == "https",
         httponly=True,
         samesite="strict",
     )
-
-
-def clear_cookie(request: Request, response: Response) -> None:
-    """Remove the session cookie from the browser."""
-    set_cookie(request, response, "", 0)
-
-
-def _is_secure(request: Request) -> bool:
-    # For a request through a trusted proxy, this is the scheme that the proxy reports.
-    return request.url.scheme == "https"
 
 
 def _host(origin: str) -> str | None:

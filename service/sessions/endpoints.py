@@ -55,7 +55,7 @@ def log_out(
     """End the session, with immediate effect, and remove its cookie."""
     assert caller.session_hash is not None
     repository.remove(session, caller.session_hash)
-    web_session.clear_cookie(request, response)
+    web_session.set_cookie(request, response, "", 0)
 
 
 @router.post("/codes", status_code=201)
