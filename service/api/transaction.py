@@ -98,7 +98,7 @@ def _session(begin: Callable[[Context], Session], *, writes: bool = True) -> Any
 
 
 def _reader(context: Context) -> Session:
-    return context.database.reader(statement_seconds=context.settings.statement_seconds)
+    return context.database.read(statement_seconds=context.settings.statement_seconds)
 
 
 # Sessions whose transaction begins with the first statement of the endpoint.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,23 +103,22 @@ class Database:
         self._read = sessionmaker(reader, expire_on_commit=False)
         event.listen(self._read, "after_begin", _limit_statements)
 
-    @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> AbstractContextManager[Session]:
         """Open a transaction that commits at the end of the block and rolls back if it raises."""
-        with self._write.begin() as session:
-            yield session
+        return self._write.begin()
 
-    @contextmanager
-    def read(self) -> Iterator[Session]:
-        """Open a read-only snapshot; PostgreSQL refuses writes in it."""
-        with self._read() as session:
-            yield session
+    def read(self, *, statement_seconds: float | None = None) -> Session:
+        """Open a read-only snapshot until the end of the block; PostgreSQL refuses writes in it.
 
-    @contextmanager
-    def autocommit(self) -> Iterator[Session]:
+        Args:
+            statement_seconds: interrupt statements that take longer, with an error that `is_timeout`
+                recognizes. On SQLite the limit applies to all statements of a transaction together.
+        """
+        return self._read(info={_STATEMENT_SECONDS: statement_seconds})
+
+    def autocommit(self) -> Session:
         """Open an autocommit session for single reads of the data committed at that moment."""
-        with self._single() as session:
-            yield session
+        return self._single()
 
     def writer(self, *, relaxed_durability: bool = False) -> Session:
         """Return a session like `write`'s; the caller commits and closes it.
@@ -131,24 +129,14 @@ class Database:
         """
         return self._write_relaxed() if relaxed_durability else self._write()
 
-    def reader(self, *, statement_seconds: float | None = None) -> Session:
-        """Return a session like `read`'s; the caller closes it.
-
-        Args:
-            statement_seconds: interrupt statements that take longer, with an error that `is_timeout`
-                recognizes. On SQLite the limit applies to all statements of a transaction together.
-        """
-        return self._read(info={_STATEMENT_SECONDS: statement_seconds})
-
     @property
     def is_full(self) -> bool:
         """Whether the last write failed within the last minute because the database's disk is full."""
         return self._full_at is not None and time.monotonic() - self._full_at < _FULL_SECONDS
 
     def _note_full(self, context: ExceptionContext) -> None:
-        if isinstance(context.original_exception, Exception) and is_full(
-            context.original_exception
-        ):
+        error = context.original_exception
+        if isinstance(error, Exception) and is_full(error):
             self._full_at = time.monotonic()
 
     def _note_commit(self, _: Connection) -> None:

@@ -210,12 +210,12 @@ def test_time_limit_of_a_reading_session_ends_with_it(database: Database) -> Non
         "postgresql": ("SELECT pg_sleep(0.3)", "SELECT pg_sleep(60)"),
         "sqlite": (count_to(100_000), count_to(10**12)),
     }[database.engine.dialect.name]
-    with database.reader(statement_seconds=0.1) as session:
+    with database.read(statement_seconds=0.1) as session:
         with pytest.raises(OperationalError) as caught:
             session.execute(text(endless)).all()
         assert is_timeout(caught.value)
     # On the same pooled connection.
-    for read in (database.reader, database.read, database.write, database.autocommit):
+    for read in (database.read, database.write, database.autocommit):
         with read() as session:
             session.execute(text(slow)).all()
 
@@ -229,7 +229,7 @@ def count_to(limit: int) -> str:
 
 def test_unreachable_database_is_no_timeout() -> None:
     database = Database("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
-    with database.reader(statement_seconds=1) as session, pytest.raises(AWAY) as caught:
+    with database.read(statement_seconds=1) as session, pytest.raises(AWAY) as caught:
         session.execute(text("SELECT 1"))
     assert not is_timeout(caught.value)
     database.dispose()
