@@ -18,8 +18,8 @@ from service import log_records
 from service.db.session import Database
 from service.dispatcher.loop import Dispatcher
 from service.dispatcher.ray_executor import RayExecutor
-from service.dispatcher.watchdog import Watchdog
 from service.settings import read_settings, warn_of_misspelled_variables
+from service.watchdog import Watchdog
 
 
 def main() -> int:

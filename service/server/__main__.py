@@ -3,9 +3,7 @@
 It does not change the database schema: run `dasl db upgrade` first.
 """
 
-import faulthandler
 import logging
-import os
 import signal
 import sys
 import threading
@@ -16,11 +14,11 @@ from service.server.listener import bind_listener, warn_if_exposed
 from service.server.thread import ApiThread
 from service.server.tuning import freeze_garbage_collection, stay_on_one_core
 from service.settings import read_settings, warn_of_misspelled_variables
+from service.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
 _CHECK_EVERY_SECONDS = 0.5
-STUCK_EXIT_CODE = 70  # EX_SOFTWARE; the dispatcher's is the same.
 
 
 def main() -> int:
@@ -37,17 +35,15 @@ def main() -> int:
         with bind_listener(settings) as listener:
             api = ApiThread(settings, Database(settings.database_url), listener)
             api.start()
+            watchdog = Watchdog(api.stuck, None)
+            watchdog.start()
             freeze_garbage_collection()
             host, port = listener.getsockname()[:2]
             logger.info("The API listens on %s, port %d", host, port)
             while not stop.wait(_CHECK_EVERY_SECONDS):
                 if not api.is_alive():
                     return 1  # The reason is in the log.
-                if (reason := api.stuck()) is not None:
-                    logger.critical("%s. This process ends, to be started again", reason)
-                    faulthandler.dump_traceback(sys.stderr)
-                    # A stuck thread can be neither ended nor joined.
-                    os._exit(STUCK_EXIT_CODE)
+            watchdog.stop()
             api.stop()
     except ValueError as error:
         print(f"The API cannot start: {error}", file=sys.stderr)

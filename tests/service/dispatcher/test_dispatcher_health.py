@@ -16,9 +16,9 @@ from service.checkpoints import repository as checkpoints
 from service.dispatcher import isolation, loop
 from service.dispatcher.executor import ExecutorUnavailable
 from service.dispatcher.isolation import run_isolated
-from service.dispatcher.watchdog import STUCK_EXIT_CODE, Watchdog
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
+from service.watchdog import STUCK_EXIT_CODE, Watchdog
 from tests.support.dispatcher_world import World, running
 from tests.support.polling import until
 
@@ -191,7 +191,7 @@ def test_store_that_is_not_writable_at_the_start_is_told(
 def test_watchdog_ends_stuck_process_with_reason_and_stacks() -> None:
     program = (
         "import logging, threading; logging.basicConfig()\n"
-        "from service.dispatcher.watchdog import Watchdog\n"
+        "from service.watchdog import Watchdog\n"
         "entered = threading.Event()\n"
         "stuck = lambda: 'The loop hangs' if entered.is_set() else None\n"
         "Watchdog(stuck, None, every=0.01).start()\n"

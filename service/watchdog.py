@@ -1,4 +1,4 @@
-"""End a stuck dispatcher, so that its supervisor restarts it.
+"""End a stuck process, so that its supervisor restarts it.
 
 Docker restarts a container whose process ends, but not an unhealthy one.
 """
@@ -23,7 +23,7 @@ class Watchdog(threading.Thread):
     """Ends this process once `stuck` gives a reason; until then it touches a file, for health checks.
 
     Args:
-        stuck: returns why the dispatcher is stuck, or `None`.
+        stuck: returns why the process is stuck, or `None`.
         alive_file: file to touch at each check; `None`: no file.
     """
 
