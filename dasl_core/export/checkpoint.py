@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dasl_core.export.network import (
     save_weights,
 )
 from dasl_core.export.onnx_file import write_onnx
+from dasl_core.installed import installed_version
 from dasl_core.manifest import MANIFEST, find_damage
 from dasl_core.models.backbone import feature_width, stem_lines, timm_arguments
 from dasl_core.spec import ResolvedJobSpec, versions
@@ -71,7 +71,11 @@ def export_backbone(
         "preprocessing": preprocessing(spec),
         "head": None if head is None else write_head(head, folder),
         "onnx": about_onnx,
-        "versions": {"dasl": _dasl_version(), "timm": timm.__version__, "torch": torch.__version__},
+        "versions": {
+            "dasl": installed_version("dasl") or "not installed",
+            "timm": timm.__version__,
+            "torch": torch.__version__,
+        },
         "spec": spec.model_dump(mode="json"),
         **versions.version_entry(),
     }
@@ -141,13 +145,6 @@ def _try_onnx(
         for file in folder.glob(f"{ONNX}*"):  # large weights are in a second file
             file.unlink()
         return {"error": f"{ONNX} was not written: {error}"}
-
-
-def _dasl_version() -> str:
-    try:
-        return version("dasl")
-    except PackageNotFoundError:
-        return "not installed"  # run from a source tree
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import platform
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from torch import Tensor
 import dasl_core
 from dasl_core.data.file_digests import digest_labels, merkle_root
 from dasl_core.distributed import world_size
+from dasl_core.installed import installed_version
 from dasl_core.train.data import TrainingData
 from dasl_core.vocabulary import CERTIFICATE
 
@@ -107,7 +107,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     is_cuda = device.type == "cuda"
     return {
         "code": _digest_code(),
-        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "libraries": {name: installed_version(name) for name in _LIBRARIES},
         "device": torch.cuda.get_device_name(device) if is_cuda else _processor(),
         "cuda": torch.version.cuda if is_cuda else None,
         "instructions": torch.backends.cpu.get_cpu_capability(),
@@ -162,13 +162,6 @@ def _digest_code() -> str:
     for file in sorted(root.rglob("*.py")):
         content.update(f"{file.relative_to(root)} {digest_file(file)}".encode())
     return content.hexdigest()
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:  # run from a source tree
-        return None
 
 
 def _processor() -> str:

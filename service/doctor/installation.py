@@ -11,9 +11,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from typing import TYPE_CHECKING
 
+from dasl_core.installed import installed_version
 from service.doctor import Finding
 
 if TYPE_CHECKING:
@@ -38,14 +39,6 @@ def run_checks() -> Iterator[Finding]:
     for name in _TRAINING:
         yield _package(name, requirements.get(name))
     yield _gpus()
-
-
-def installed_version(package: str) -> str | None:
-    """Return the installed version of a package, or None."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _python() -> Finding:

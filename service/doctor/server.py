@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 
+from dasl_core.installed import installed_version
 from service.client.config import Connection, config_path, resolve_connection
 from service.client.errors import ConfigError, where_from
 from service.client.tls import tls_context
 from service.doctor import Finding, State
-from service.doctor.installation import installed_version
 from service.states import READY
 
 _TIMEOUT_SECONDS = 10.0

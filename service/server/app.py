@@ -3,8 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -13,6 +11,7 @@ from pydantic import BaseModel
 from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from dasl_core.installed import installed_version
 from service.api import problems
 from service.api.auth_rate_limit import FailedAuthLimit, Failures
 from service.api.json_body import BodyLimit
@@ -159,7 +158,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
     app = FastAPI(
         title="DASL",
         summary="Self-supervised pretraining as a service",
-        version=_version(),
+        version=installed_version("dasl") or "0",
         lifespan=lifespan,
         redirect_slashes=False,
         docs_url=None,
@@ -221,12 +220,3 @@ def _spell_constants_as_enums(part: object) -> None:
     elif isinstance(part, list):
         for below in part:
             _spell_constants_as_enums(below)
-
-
-@cache
-def _version() -> str:
-    """Return the installed version, whose metadata take longer to read than everything else of an app."""
-    try:
-        return version("dasl")
-    except PackageNotFoundError:  # Run from a source tree that is not installed.
-        return "0"

@@ -17,6 +17,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner
 
+from dasl_core.installed import installed_version
 from service.cli.app import app
 from service.client.config import Connection
 from service.db import migrate
@@ -89,7 +90,7 @@ def test_all_checks_pass(service: Service) -> None:
     code, checks = report()
     assert {finding.state for finding in checks.values()} == {"ok"}, checks
     assert code == 0
-    assert checks["torch"].message == installation.installed_version("torch")
+    assert checks["torch"].message == installed_version("torch")
     assert "has the tables of this version" in checks["database"].message
     assert "test (tok_" in checks["token"].message
     assert checks["token"].message.endswith("with scope admin")
