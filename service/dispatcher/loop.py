@@ -43,7 +43,7 @@ from service.dispatcher.watcher import RunWatcher
 from service.dispatcher.webhooks import WebhookDelivery
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
+from service.scheduling.admission import Decision, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, Node, with_drains
@@ -485,19 +485,15 @@ class Dispatcher:
         for job in reserved:
             preempted = victims(nodes, staying, candidates, job, now, mode)
             if preempted:
-                self._request_room(preempted, job)
+                # The job may belong to another tenant, so do not name it.
+                why = f"A job of higher rank needs its room (priority {job.priority})"
+                reason = StopReason.PREEMPTED
+                with self._context.write() as session:
+                    for one in preempted:
+                        lifecycle.request_stop(session, one.job_id, one.attempt, reason, why)
                 return
             # Later jobs must not use the room that is kept for this one.
             staying.append(Running(job.demand, now + job.max_runtime))
-
-    def _request_room(self, preempted: Sequence[Candidate], job: Queued) -> None:
-        """Request that attempts save a checkpoint and stop, to make room for a job."""
-        # The job may belong to another tenant, so do not name it.
-        why = f"A job of higher rank needs its room (priority {job.priority})"
-        with self._context.write() as session:
-            for candidate in preempted:
-                reason = StopReason.PREEMPTED
-                lifecycle.request_stop(session, candidate.job_id, candidate.attempt, reason, why)
 
     def _record_waits(self, waiting: list[Decision]) -> None:
         """Add an event with the reason to each waiting job, once per reason and attempt."""

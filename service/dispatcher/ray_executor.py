@@ -53,12 +53,6 @@ class _Driver(NamedTuple):
     agent: str
 
 
-def with_variables(command: str, variables: Mapping[str, str]) -> str:
-    """Return a shell command that first exports environment variables."""
-    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
-    return f"export {exports}; {command}" if exports else command
-
-
 class RayExecutor:
     """Ray's Jobs API at `address`, with Ray's token authentication when a token is given."""
 
@@ -86,10 +80,11 @@ class RayExecutor:
         self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
     ) -> None:
         """See `Executor.submit`. The driver reserves no CPU; its workers do."""
+        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
         body = {
             "submission_id": submission_id,
             # Do not use the runtime environment: Ray has standby processes only if all submissions have the same.
-            "entrypoint": with_variables(entrypoint, env),
+            "entrypoint": f"export {exports}; {entrypoint}" if exports else entrypoint,
             "metadata": {METADATA_KEY: token},
             "entrypoint_num_cpus": 0,
         }

@@ -128,19 +128,13 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         if run.standstill >= timedelta(seconds=seconds):
             message = f"The {self.noun} has read no image for {seconds:g} s (DASL_HANG_SECONDS). Check that the disk with the images responds"
             return Ending("failed", {"type": "hang", "message": message})
-        now = self._context.clock()
+        now, limit, checked = self._context.clock(), self._rules.time_limit, self._first_checked_at
         # Drop the entries of ended runs, which are not checked again.
-        self._first_checked_at = {
-            id: at
-            for id, at in self._first_checked_at.items()
-            if now - at < 2 * self._rules.time_limit
-        }
-        if (
-            now - self._first_checked_at.setdefault(run.submission_id, now)
-            <= self._rules.time_limit
-        ):
+        checked = {id: at for id, at in checked.items() if now - at < 2 * limit}
+        self._first_checked_at = checked
+        if now - checked.setdefault(run.submission_id, now) <= limit:
             return None
-        hours = self._rules.time_limit / timedelta(hours=1)
+        hours = limit / timedelta(hours=1)
         allowed = f"{hours:g} hours" if hours >= 1 else f"{60 * hours:g} minutes"
         message = f"The {self.noun} took longer than {allowed}. Check that the disk with the images responds"
         return Ending("failed", {"type": "too-long", "message": message}, Retry.NEVER)
@@ -187,17 +181,10 @@ class IngestPolicy(RerunPolicy):
         return ingests.ingest_after(session, owner)
 
     def end(self, session: Session, run: RunView, ending: Ending) -> None:
-        state = (
-            DatasetState.PENDING if self.is_repeated(session, run, ending) else DatasetState.FAILED
-        )
-        ingests.end_ingest(
-            session,
-            run.owner,
-            run.number,
-            state,
-            run_state=AttemptState(ending.outcome),
-            error=ending.error,
-        )
+        is_repeated = self.is_repeated(session, run, ending)
+        state = DatasetState.PENDING if is_repeated else DatasetState.FAILED
+        run_state, error = AttemptState(ending.outcome), ending.error
+        ingests.end_ingest(session, run.owner, run.number, state, run_state=run_state, error=error)
 
 
 class TaskPolicy(RerunPolicy):

@@ -54,7 +54,10 @@ class SubmissionRemoval:
         try:
             if not self._to_remove:
                 self._find_runs(now)
-            self._remove_runs()
+            for _ in range(min(_BATCH_SIZE, len(self._to_remove))):
+                show_progress()
+                # Drop it from the list even if its removal fails, so that it does not block the others.
+                self._context.executor.delete(self._to_remove.popleft())
         except ExecutorUnavailable as error:
             logger.warning("Ended submissions stay in Ray for now: %s", error)
             self._runs_at = now
@@ -74,10 +77,3 @@ class SubmissionRemoval:
         self._to_remove.extend(submission_id for _, submission_id in ended)
         if ended:
             self._found_until = ended[-1][0]
-
-    def _remove_runs(self) -> None:
-        """Remove a batch of submissions of runs."""
-        for _ in range(min(_BATCH_SIZE, len(self._to_remove))):
-            show_progress()
-            # Drop it from the list even if its removal fails, so that it does not block the others.
-            self._context.executor.delete(self._to_remove.popleft())

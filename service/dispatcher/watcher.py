@@ -98,7 +98,13 @@ class RunWatcher(Generic[V]):
             # If the driver reported a result, the run has already ended, and this has no effect.
             self._end(run, self._policy.on_driver_ended(run, submission))
         elif (ending := self._policy.enforce(run)) is not None:
-            self._stop_and_end(run, ending)
+            if self._policy.finalized:
+                # The API refuses further requests of the run; `Finalizer` stops its processes.
+                self._end(run, ending)
+                self._context.stop(run.submission_id)
+            else:
+                self._context.executor.stop(run.submission_id)
+                self._end(run, ending)
 
     def _submit(self, run: RunView) -> None:
         if run.submission_id not in self._context.tokens and not self._replace_token(run):
@@ -128,15 +134,6 @@ class RunWatcher(Generic[V]):
     def _mark_submitted(self, run: RunView) -> None:
         with self._context.write() as session:
             runs.mark_submitted(session, run.owner, run.number)
-
-    def _stop_and_end(self, run: RunView, ending: Ending) -> None:
-        if self._policy.finalized:
-            # The API refuses further requests of the run; `Finalizer` stops its processes.
-            self._end(run, ending)
-            self._context.stop(run.submission_id)
-        else:
-            self._context.executor.stop(run.submission_id)
-            self._end(run, ending)
 
     def _end(self, run: RunView, ending: Ending) -> None:
         with self._context.write() as session:
