@@ -112,53 +112,32 @@ def _table(
     # With other augmentations, views are harder or easier to retrieve, independent of the network.
     unlike = with_other_augmentations(experiment, jobs) if metric.startswith(OF_VIEWS) else []
     collapsed = {str(job.variant) for job in jobs if has_collapsed(job)}
-    variants = [
-        _variant_result(
-            name,
-            values,
-            experiment.baseline,
-            metric,
-            resolution,
-            judged=name not in unlike,
-            has_collapsed=name in collapsed,
+    larger_is_better = better_direction(metric)
+    variants = []
+    for name, by_seed in values.items():
+        difference, verdict = None, None
+        if name != experiment.baseline:
+            difference = paired_difference(by_seed, values[experiment.baseline], resolution)
+            if larger_is_better is not None and name not in unlike:
+                verdict = judge(
+                    difference,
+                    larger_is_better=larger_is_better,
+                    resolution=resolution,
+                    has_collapsed=name in collapsed,
+                )
+        result = VariantResult(
+            variant=name,
+            values=dict(sorted(by_seed.items())),
+            summary=summarize([*by_seed.values()]),
+            difference=difference,
+            verdict=verdict,
         )
-        for name in values
-    ]
+        variants.append(result)
     return MetricResult(
         metric=metric,
-        larger_is_better=better_direction(metric),
+        larger_is_better=larger_is_better,
         resolution=resolution,
         variants=variants,
-    )
-
-
-def _variant_result(
-    name: str,
-    values: Values,
-    baseline: str,
-    metric: str,
-    resolution: float | None,
-    *,
-    judged: bool,
-    has_collapsed: bool,
-) -> VariantResult:
-    summary, difference, verdict = summarize([*values[name].values()]), None, None
-    if name != baseline:
-        difference = paired_difference(values[name], values[baseline], resolution)
-        larger = better_direction(metric)
-        if larger is not None and judged:
-            verdict = judge(
-                difference,
-                larger_is_better=larger,
-                resolution=resolution,
-                has_collapsed=has_collapsed,
-            )
-    return VariantResult(
-        variant=name,
-        values=dict(sorted(values[name].items())),
-        summary=summary,
-        difference=difference,
-        verdict=verdict,
     )
 
 

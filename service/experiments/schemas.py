@@ -1,5 +1,6 @@
 """Requests about experiments."""
 
+import math
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -93,9 +94,7 @@ class ExperimentRequest(StrictModel):
             if outer := next((key for key in self.grid or {} if path.startswith(f"{key}.")), ""):
                 message = f"is a part of {outer}, which the grid sets as well"
                 raise problem(message, path, "fields apart, or `variants`", field=f"grid.{path}")
-        combinations = 1
-        for values in (self.grid or {}).values():
-            combinations *= len(values)
+        combinations = math.prod(map(len, (self.grid or {}).values()))
         jobs = len(self.seeds) * (combinations if self.variants is None else len(self.variants))
         if jobs > MOST_JOBS:
             field = "grid" if self.variants is None else "variants"
