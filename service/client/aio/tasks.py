@@ -99,10 +99,8 @@ class AsyncPreviews(AsyncTasksWithFiles[Preview]):
         body: dict[str, Any] = {"spec": dict(spec), "images": images}
         if version is not None:
             body["version"] = version
-        path, headers = (
-            path_to("datasets", dataset_id, "previews"),
-            {"Idempotency-Key": uuid.uuid4().hex},
-        )
+        path = path_to("datasets", dataset_id, "previews")
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
         return await self._transport.read(Preview, "POST", path, body=body, headers=headers)
 
     def list(self, dataset_id: str, *, page_size: int = 100) -> AsyncIterator[Preview]:

@@ -214,7 +214,9 @@ class AsyncTransport:
                 failure = ConnectionFailed(self.url, _reason(error, self._timeout))
                 failure.__cause__ = error
             else:
-                if self._awaits_server and _is_from_proxy(response):
+                may_be_proxy = self._awaits_server and response.status_code in _OF_PROXY
+                # Each problem of the API has a type.
+                if may_be_proxy and not _problem(response).get("type"):
                     answer = f"a proxy answers {response.status_code}"
                     failure = ConnectionFailed(self.url, answer)
                 elif response.status_code not in BUSY:
@@ -300,11 +302,6 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return decoded if isinstance(decoded, dict) else {}
-
-
-def _is_from_proxy(response: httpx.Response) -> bool:
-    """Whether a proxy answered, perhaps temporarily. Each problem of the API has a type."""
-    return response.status_code in _OF_PROXY and not _problem(response).get("type")
 
 
 def _retry_after(response: httpx.Response) -> float:

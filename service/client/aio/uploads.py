@@ -78,9 +78,10 @@ async def send(
         try:
             answer = await transport.json("PUT", f"{path}/content", body=chunk, headers=headers)
         except (ConnectionFailed, ApiError) as error:
-            if isinstance(error, ApiError) and not _is_transient(error):
-                raise
-            if time.monotonic() - progressed_at > patience:
+            is_final = isinstance(error, ApiError) and not (
+                error.status in _TRANSIENT or error.type in _REPEATED
+            )
+            if is_final or time.monotonic() - progressed_at > patience:
                 raise
             await sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -99,10 +100,6 @@ def _headers(chunk: bytes, start: int, size: int) -> dict[str, str]:
         "Content-Range": f"bytes {start}-{start + len(chunk) - 1}/{size}",
         "Content-Digest": f"sha-256=:{digest}:",
     }
-
-
-def _is_transient(error: ApiError) -> bool:
-    return error.status in _TRANSIENT or error.type in _REPEATED
 
 
 def _received(dataset: dict[str, Any] | None) -> int:
