@@ -121,13 +121,17 @@ def upload_checkpoint(
     Raises:
         OSError: the last attempt failed. Copied files are removed if possible.
     """
-    files = sorted(folder.iterdir())
+    files, listing = sorted(folder.iterdir()), f"{uri}/{manifest.MANIFEST}"
 
     def write() -> list[FileEntry]:
-        _remove_manifest(uri)
+        # After a restore of the database, an attempt is repeated whose files still exist. Until all are replaced, their
+        # manifest would describe a mixture. Not `exists`, which returns false if the store fails.
+        with store_errors(listing), suppress(FileNotFoundError):
+            system, target = open_store(listing)
+            system.rm_file(target)
         entries = [upload(file, f"{uri}/{file.name}", on_chunk) for file in files]
         content = manifest.encode({e.name: (e.size, e.sha256) for e in entries}, about)
-        _write(io.BytesIO(content), f"{uri}/{manifest.MANIFEST}")
+        _write(io.BytesIO(content), listing)
         return entries
 
     try:
@@ -135,18 +139,6 @@ def upload_checkpoint(
     except OSError:
         remove_files(uri)
         raise
-
-
-def _remove_manifest(uri: str) -> None:
-    """Remove the manifest before its files are replaced, because it would describe a mixture.
-
-    After a restore of the database, an attempt is repeated whose files still exist.
-    """
-    file = f"{uri}/{manifest.MANIFEST}"
-    # Not `exists`, which returns false if the store fails.
-    with store_errors(file), suppress(FileNotFoundError):
-        system, target = open_store(file)
-        system.rm_file(target)
 
 
 def remove_files(uri: str) -> None:

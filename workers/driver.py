@@ -49,14 +49,7 @@ def main() -> int:
     log_to_stderr(token, job=arguments.job, attempt=arguments.attempt)
     client = WorkerClient(url, token, arguments.run, patience=PATIENCE_SECONDS)
     try:
-        config: dict[str, object] = {
-            "run": arguments.run,
-            "job": arguments.job,
-            "attempt": arguments.attempt,
-            "url": url,
-            "token": token,
-        }
-        error = start_and_run(client, config)
+        error = start_and_run(client, vars(arguments) | {"url": url, "token": token})
         if error is None:
             return 0
         if isinstance(error, ReportsUndelivered):

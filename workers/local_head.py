@@ -66,7 +66,9 @@ def _change_parts() -> None:
     def start_ray_process(command: list[str], process_type: str, *rest: Any, **options: Any) -> Any:
         if process_type == "dashboard":
             command = [*command, f"--modules-to-load={_MODULES}"]
-        if process_type == "log_monitor" and (script := _script(command)):
+        # Its script follows Python and the options of that.
+        script = next((i for i, word in enumerate(command) if word.endswith(".py")), 0)
+        if process_type == "log_monitor" and script:
             own = [sys.executable, "-P", "-m", "workers.local_head", _LOG_MONITOR]
             command = [*own, *command[script:]]
         # Ray's command leaves its parts alone when it ends. They end if this process is killed.
@@ -74,11 +76,6 @@ def _change_parts() -> None:
 
     services.start_ray_process = start_ray_process
     node.Node.start_ray_client_server = lambda _node: None
-
-
-def _script(command: list[str]) -> int:
-    """Return the position of the script in a command of Python; 0: there is none."""
-    return next((i for i, word in enumerate(command) if word.endswith(".py")), 0)
 
 
 def _monitor_logs(command: list[str]) -> int:
