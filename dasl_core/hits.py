@@ -49,10 +49,12 @@ def compare(one: Hits, others: Sequence[Hits]) -> int:
     if len(others) == 1:
         gained = (one.bits & ~others[0].bits).bit_count()
         lost = (others[0].bits & ~one.bits).bit_count()
-        if gained + lost <= _EXACT:
-            is_chance = 2 * _at_most(min(gained, lost), gained + lost) >= 0.05
+        if (trials := gained + lost) <= _EXACT:
+            # The probability of at most as many heads among fair coins.
+            ways = sum(math.comb(trials, heads) for heads in range(min(gained, lost) + 1))
+            is_chance = 2 * (ways / 2**trials) >= 0.05
         else:
-            is_chance = abs(gained - lost) <= Z95 * math.sqrt(gained + lost)
+            is_chance = abs(gained - lost) <= Z95 * math.sqrt(trials)
         return 0 if is_chance else (1 if gained > lost else -1)
     share = 1 / len(others)
     total = one.bits.bit_count() - share * sum(other.bits.bit_count() for other in others)
@@ -63,9 +65,3 @@ def compare(one: Hits, others: Sequence[Hits]) -> int:
     if abs(total) <= Z95 * math.sqrt(max(0.0, squares - total * total / one.images)):
         return 0
     return 1 if total > 0 else -1
-
-
-def _at_most(successes: int, trials: int) -> float:
-    """Return the probability of at most this number of heads among fair coins."""
-    ways = sum(math.comb(trials, number) for number in range(successes + 1))
-    return float(ways / 2**trials)

@@ -119,11 +119,12 @@ class Drawing:
             reason = canvases.unreadable.get(position)
             if reason is not None:
                 self.unreadable[self.index.paths[position]] = reason
+            canvas, (low, high) = pixels[number, :, :height, :width], backbone.window
             yield Row(
                 position,
                 step,
                 place,
-                _in_window(pixels[number, :, :height, :width], backbone.window),
+                _rounded((canvas.to(torch.float32) - low).div_(high - low)),
                 [view[number] for view in views],
                 [_described(draws, number, backbone.in_channels) for _, draws in drawn],
                 reason,
@@ -154,11 +155,6 @@ def _data(spec: ResolvedJobSpec, canvases: Canvases) -> TrainingData:
     if spec.evaluate.dataset is not None:  # then all images are for training
         sets[spec.evaluate.dataset] = canvases
     return TrainingData.select(spec, sets, control=None)
-
-
-def _in_window(canvas: Tensor, window: tuple[float, float]) -> Tensor:
-    low, high = window
-    return _rounded((canvas.to(torch.float32) - low).div_(high - low))
 
 
 def _denormalized(views: Tensor, normalization: Normalization) -> Tensor:

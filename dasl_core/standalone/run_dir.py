@@ -83,7 +83,7 @@ class RunDirectory:
         self._unwritten: list[str] = []
         self._kept_until: int | None = None
         # A background thread writes checkpoints, and the metrics before them.
-        self._metrics_lock = threading.Lock()
+        self._metrics_lock = threading.RLock()
 
     def __enter__(self) -> Self:
         return self
@@ -155,32 +155,31 @@ class RunDirectory:
             OSError: they cannot be written; the next call retries them.
         """
         with self._metrics_lock:
-            self._add_metrics(points)
-
-    def _add_metrics(self, points: list[dict[str, Any]]) -> None:
-        self._unwritten += [_line(point) for point in points]
-        file = self.path / METRICS
-        if self._kept_until is not None:
-            if self._kept_until == 0 and file.exists():
-                file.rename(_free_name(file.with_name(f"{file.name}.old")))
-            elif file.exists():
-                # A killed process may leave a partial line.
-                lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-                whole = [line for line in lines if line.endswith("\n")]
-                retained = "".join(x for x in whole if _parse_step(x) <= self._kept_until)
-                write_atomically(file, retained.encode())
-            self._kept_until = None
-        text = "".join(self._unwritten).encode()
-        with open(file, "ab", buffering=0) as sink:
-            end = sink.tell()
-            try:
-                # Unbuffered, because on a full disk a part is written and the next call raises.
-                while text:
-                    text = text[sink.write(text) :]
-            except OSError:
-                sink.truncate(end)
-                raise
-        self._unwritten.clear()
+            self._unwritten += [_line(point) for point in points]
+            file = self.path / METRICS
+            if self._kept_until is not None:
+                if self._kept_until == 0 and file.exists():
+                    file.rename(_free_name(file.with_name(f"{file.name}.old")))
+                elif file.exists():
+                    # A killed process may leave a partial line.
+                    lines = file.read_text(encoding="utf-8", errors="replace").splitlines(
+                        keepends=True
+                    )
+                    whole = [line for line in lines if line.endswith("\n")]
+                    retained = "".join(x for x in whole if _parse_step(x) <= self._kept_until)
+                    write_atomically(file, retained.encode())
+                self._kept_until = None
+            text = "".join(self._unwritten).encode()
+            with open(file, "ab", buffering=0) as sink:
+                end = sink.tell()
+                try:
+                    # Unbuffered, because on a full disk a part is written and the next call raises.
+                    while text:
+                        text = text[sink.write(text) :]
+                except OSError:
+                    sink.truncate(end)
+                    raise
+            self._unwritten.clear()
 
     def add_checkpoint(self, folder: Path, step: int) -> Path:
         """Move the files of `folder`, inside `scratch`, to a checkpoint; return its folder.
@@ -190,7 +189,7 @@ class RunDirectory:
         """
         with self._metrics_lock:  # the metrics reach the disk before the checkpoint
             if self._unwritten:
-                self._add_metrics([])
+                self.add_metrics([])
             if (self.path / METRICS).exists():
                 sync(self.path / METRICS)
         target = self.path / CHECKPOINTS / f"step-{step:09d}"

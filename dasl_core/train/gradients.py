@@ -82,15 +82,12 @@ class GradientComputer:
         """
         if self.micro_batches == 1:
             inputs = (views,) if masks is None else (views, masks)
-            return self._at_once(inputs, step, measure_shares)
+            terms, outputs = self._forward(inputs, step, measure_shares)
+            with self.span("backward"):
+                torch.autograd.backward(self.scale(total(terms)))
+            return detached(terms), detached(outputs)
         micro_batches = self._cut(views, masks)
         return (self._accumulated if self.is_mean else self._cached)(micro_batches, step)
-
-    def _at_once(self, inputs: Inputs, step: Step, measure_shares: bool) -> tuple[Terms, Outputs]:
-        terms, outputs = self._forward(inputs, step, measure_shares)
-        with self.span("backward"):
-            torch.autograd.backward(self.scale(total(terms)))
-        return detached(terms), detached(outputs)
 
     def _forward(
         self, inputs: Inputs, step: Step, measure_shares: bool = False

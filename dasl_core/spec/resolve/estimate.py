@@ -74,7 +74,9 @@ def estimate(
     # In memory weights, gradients, moments and the teacher; in a checkpoint the exported backbone, and the
     # training state: student, its moments, and the teacher.
     state = _FLOAT * parameters * (2 + moments + teacher)
-    kept = _kept_checkpoints(resolved)
+    kept, policy = math.ceil(train.epochs / train.checkpoint_every_epochs), resolved.checkpoints
+    if policy.keep_last is not None:
+        kept = min(kept, policy.keep_last + policy.keep_best)
     return Estimate(
         train_images=images,
         held_out_images=evaluated.num_images if evaluated else facts.num_images - images,
@@ -101,12 +103,6 @@ def seconds_on_cores(
     images = estimate.total_steps * resolved.train.batch_size
     flops = images * estimate.flops_per_image / cores
     return flops / FAST_CORE + LEAST_AROUND, flops / SLOW_CORE + MOST_AROUND
-
-
-def _kept_checkpoints(resolved: ResolvedJobSpec) -> int:
-    saved = math.ceil(resolved.train.epochs / resolved.train.checkpoint_every_epochs)
-    policy = resolved.checkpoints
-    return saved if policy.keep_last is None else min(saved, policy.keep_last + policy.keep_best)
 
 
 def _flops_per_image(resolved: ResolvedJobSpec) -> int | None:
