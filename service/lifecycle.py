@@ -247,7 +247,8 @@ def finish_attempt(session: Session, job_id: str, number: int, ending: Ending) -
         if job.status != JobStatus.CANCELLING:
             _move(session, job, JobStatus.CANCELLING, "Job is being cancelled")
         return _end(session, job, JobStatus.CANCELLED, "Job cancelled")
-    stop_reason = _stop_reason(session, job)
+    attempt = session.get_one(Attempt, (job.id, number), populate_existing=True)
+    stop_reason = StopReason(attempt.stop_reason) if attempt.stop_reason else None
     if outcome == "paused" and stop_reason == StopReason.TIME_LIMIT:
         return _pause_at_time_limit(session, job, note)
     if outcome == "paused" and stop_reason is not None:
@@ -598,11 +599,6 @@ def _pause_at_time_limit(session: Session, job: Job, note: str, **columns: Any) 
     attempt.error_type = runs.error_type(attempt.error)
     session.flush()
     return moved
-
-
-def _stop_reason(session: Session, job: Job) -> StopReason | None:
-    attempt = session.get_one(Attempt, (job.id, job.attempt), populate_existing=True)
-    return StopReason(attempt.stop_reason) if attempt.stop_reason else None
 
 
 def _end(

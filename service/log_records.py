@@ -112,7 +112,7 @@ class JsonLines(_Lines):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: self._json_value(value) for name, value in line.items()})
-
-    def _json_value(self, value: object) -> object:
-        return value if isinstance(value, int | float) else self.without_secrets(str(value))
+        for name, value in line.items():
+            if not isinstance(value, int | float):
+                line[name] = self.without_secrets(str(value))
+        return json.dumps(line)

@@ -52,13 +52,11 @@ def _disk(name: str, folder: Path) -> Finding:
     free = shutil.disk_usage(_nearest_existing(folder)).free
     message = f"{free / 1e9:.1f} GB free for {folder}"
     remedy = "Free disk space: on a full disk, checkpoints are lost and SQLite stops"
+    if free >= _WARN_FREE_BYTES:
+        return Finding(name, "ok", message)
     if free < FULL_BYTES:
-        return Finding(name, "fail", f"the disk is full: {message}", remedy)
-    if free < _FAIL_FREE_BYTES:
-        return Finding(name, "fail", message, remedy)
-    if free < _WARN_FREE_BYTES:
-        return Finding(name, "warn", message, remedy)
-    return Finding(name, "ok", message)
+        message = f"the disk is full: {message}"
+    return Finding(name, "fail" if free < _FAIL_FREE_BYTES else "warn", message, remedy)
 
 
 def _elsewhere(uri: str, home: Path) -> Path | None:

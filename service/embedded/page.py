@@ -17,16 +17,13 @@ def show_page(database: Database, url: str, token: str, *, open_page: bool) -> N
     is_terminal = sys.stdout.isatty()
     address = f"{url} (log in with: dasl open)"
     if is_terminal or open_page:
-        with_code = page.page_address(url, _new_code(database, token))
+        with database.write() as session:
+            credential = repository.credential_by_hash(session, hash_token(token))
+            assert credential is not None, "the token was checked or made just now"
+            code = service.new_code(session, credential.token.id)[1]
+        with_code = page.page_address(url, code)
         if is_terminal:
             address = f"{with_code} (logs in once, within ten minutes; then: dasl open)"
         if open_page and not page.open_page(with_code):
             address += "; no browser was found"
     print(f"Page: {address}", flush=True)
-
-
-def _new_code(database: Database, token: str) -> str:
-    with database.write() as session:
-        credential = repository.credential_by_hash(session, hash_token(token))
-        assert credential is not None, "the token was checked or made just now"
-        return service.new_code(session, credential.token.id)[1]

@@ -46,18 +46,15 @@ class Feed:
         with self._lock:
             now = time.monotonic()
             if self._read_at is None or now - self._read_at >= self._seconds:
-                self._poll()
+                self.assign_positions()
+                with self.database.autocommit() as session:
+                    if self._read_at is None:
+                        self._base = self._last = repository.last_position(session)
+                    newest = repository.newest_positions(session, self._last)
+                self._newest |= newest
+                self._last = max([self._last, *newest.values()])
                 self._read_at = now
             return self._newest.get(tenant, self._base)
-
-    def _poll(self) -> None:
-        self.assign_positions()
-        with self.database.autocommit() as session:
-            if self._read_at is None:
-                self._base = self._last = repository.last_position(session)
-            newest = repository.newest_positions(session, self._last)
-        self._newest |= newest
-        self._last = max([self._last, *newest.values()])
 
 
 def assign_before_list(feed: Feed) -> None:

@@ -116,8 +116,11 @@ class Question:
                     reason = (search.error or {}).get("message", "no reason")
                     raise Problem(409, "search-failed", f"The search has failed: {reason}")
         if stored is None:
-            if ended:
-                self._start_again(asked)
+            if ended:  # when the question was added
+                with self.database.write() as session:
+                    embedding = model_runs.lock(session, asked.embedding_id)
+                    if embedding is not None:
+                        self._search(session, embedding)
             return None
         answer = QueryAnswer.model_validate(stored)
         if answer.problem is not None:
@@ -157,13 +160,6 @@ class Question:
             which = "only embeddings of patches" if embeddings else "no embedding"
             raise _no_embedding(which, checkpoint.id, self.dataset)
         return usable
-
-    def _start_again(self, asked: Asked) -> None:
-        """Add a search in place of one that ended when the question was added."""
-        with self.database.write() as session:
-            embedding = model_runs.lock(session, asked.embedding_id)
-            if embedding is not None:
-                self._search(session, embedding)
 
     def _search(self, session: Session, embedding: ModelRun) -> str:
         now = datetime.now(UTC)

@@ -16,7 +16,7 @@ from service.checkpoints import service as checkpoints_service
 from service.datasets.versions import repository as versions
 from service.datasets.versions.service import find_ready
 from service.db.locks import lock_tenant
-from service.db.models import Checkpoint, DatasetVersion, Job, ModelRun
+from service.db.models import Checkpoint, DatasetVersion, ModelRun
 from service.model_runs.schemas import EmbeddingRequest, EvaluationRequest, ExportRequest
 from service.protocol import EmbeddingSettings, ExportSettings, ModelRunKind
 from service.states import TaskState
@@ -80,20 +80,14 @@ def _images(
     name = request.dataset if request.version is None else f"{request.dataset}@{request.version}"
     _, version = find_ready(session, caller.tenant, name, "dataset", lock=True)
     facts = DatasetFacts.model_validate(version.facts)
-    trained = _trained_on(session, job, spec, facts)
+    source = versions.get(session, job.dataset_id, job.dataset_version)
+    if source is not None:
+        trained = DatasetFacts.model_validate(source.facts)
+    else:  # the images were deleted, so the spec has to do
+        trained = facts.model_copy(update={"bands": spec.backbone.in_channels})
     if problem := images_problem(request.dataset, facts, trained, spec.backbone):
         raise spec_problem([problem])
     return spec, version
-
-
-def _trained_on(
-    session: Session, job: Job, spec: ResolvedJobSpec, other: DatasetFacts
-) -> DatasetFacts:
-    """Return the facts about the images that a job was trained on; from its spec if the images were deleted."""
-    version = versions.get(session, job.dataset_id, job.dataset_version)
-    if version is not None:
-        return DatasetFacts.model_validate(version.facts)
-    return other.model_copy(update={"bands": spec.backbone.in_channels})
 
 
 def _queue(

@@ -211,7 +211,8 @@ def record(
     row.state, row.finished_at = DeliveryState.FAILED, now
     session.flush()
     reason = f"The receiver answered {GONE}" if outcome.status == GONE else None
-    if reason is None and not _accepted_since(session, row.webhook_id, row.queued_at):
+    has_accepted = Webhook.id == row.webhook_id, Webhook.last_success_at > row.queued_at
+    if reason is None and not session.scalar(select(exists().where(*has_accepted))):
         reason = f"The receiver accepted nothing since {row.queued_at:%Y-%m-%d %H:%M} UTC: {outcome.error}"
     return reason if reason is not None and disable(session, row.webhook_id, reason, now) else None
 
@@ -245,8 +246,3 @@ def remove_old(session: Session, before: datetime, limit: int) -> int:
 def _attempt(delivery_id: str, attempts: int) -> tuple[Any, ...]:
     """Build the conditions that a delivery is pending and its newest attempt has this number."""
     return WebhookDelivery.id == delivery_id, _IS_PENDING, WebhookDelivery.attempts == attempts
-
-
-def _accepted_since(session: Session, webhook_id: str, since: datetime) -> bool:
-    accepted = exists().where(Webhook.id == webhook_id, Webhook.last_success_at > since)
-    return bool(session.scalar(select(accepted)))

@@ -67,7 +67,8 @@ class ApiThread(threading.Thread):
         now = time.monotonic()
         if self._check is None or self._check.done():
             self._checked_at = now
-            self._check = asyncio.run_coroutine_threadsafe(_use_a_thread(), loop)
+            use_a_thread = anyio.to_thread.run_sync(lambda: None)
+            self._check = asyncio.run_coroutine_threadsafe(use_a_thread, loop)
         elif now - self._checked_at >= self._stuck_seconds:
             return f"The API has not begun a request for {now - self._checked_at:.0f} s"
         return None
@@ -77,7 +78,3 @@ class ApiThread(threading.Thread):
         self._app.state.context.closing.set()
         self._server.should_exit = True
         self.join(_SHUTDOWN_SECONDS + 2)
-
-
-async def _use_a_thread() -> None:
-    await anyio.to_thread.run_sync(lambda: None)

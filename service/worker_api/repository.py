@@ -69,14 +69,8 @@ def evaluation(
     session: Session, job_id: str, attempt: int, step: int, subject: str
 ) -> Evaluation | None:
     """Return an attempt's stored evaluation of a subject at a step, if any."""
-    return session.scalars(
-        select(Evaluation).where(
-            Evaluation.job_id == job_id,
-            Evaluation.attempt == attempt,
-            Evaluation.step == step,
-            Evaluation.subject == subject,
-        )
-    ).one_or_none()
+    of = {"job_id": job_id, "attempt": attempt, "step": step, "subject": subject}
+    return session.scalars(select(Evaluation).filter_by(**of)).one_or_none()
 
 
 def current_attempt(session: Session, job_id: str, number: int) -> Attempt:
