@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, ExceptionContext
 from sqlalchemy.exc import InternalError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 if TYPE_CHECKING:
     import psycopg  # not loaded when SQLite is used
 
-# Retryable errors: the database is unreachable or temporarily refuses writes, like a standby.
+# Retryable errors. `is_away` tells whether the database is away or only one statement failed.
 AWAY = (OperationalError, InternalError, PoolTimeout)
 _READ_ONLY, _SINGLE, _RELAXED = "dasl_read_only", "dasl_single", "dasl_relaxed"
 # How long to wait for a lock, and how long an idle transaction may hold one.
@@ -33,6 +33,21 @@ _POSTGRESQL_LIVENESS = {
     "tcp_user_timeout": 25_000,
 }
 _POSTGRESQL_CANCELED = "57014"
+_POSTGRESQL_LOCKED = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
+# Classes of SQLSTATE: no connection, no resources, an operator's or system's intervention; a standby; a lost session.
+_POSTGRESQL_AWAY = ("08", "53", "57P", "58", "25006", "25P03")
+_SQLITE_AWAY = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_READONLY,
+}
 _SYNC_MODE = "dasl_sync_mode"
 # Time limit of a reading session, and the number of SQLite's steps (some 0.1 ms) between two checks of it.
 _STATEMENT_SECONDS, _STEPS_PER_CHECK = "dasl_statement_seconds", 10_000
@@ -57,6 +72,30 @@ def is_timeout(error: Exception) -> bool:
         getattr(orig, "sqlstate", None) == _POSTGRESQL_CANCELED
         or getattr(orig, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
     )
+
+
+def is_away(error: Exception) -> bool:
+    """Whether an error of `AWAY` concerns all statements: no connection, or a database that refuses all writes.
+
+    Otherwise it concerns the one statement: a lock of another session, a deadlock, a limit of time, an overflow.
+    """
+    orig = getattr(error, "orig", None)
+    if (sqlstate := getattr(orig, "sqlstate", None)) is not None:
+        return str(sqlstate).startswith(_POSTGRESQL_AWAY)
+    code = getattr(orig, "sqlite_errorcode", None)
+    # An extended code has the primary one in its lowest byte. Without a code the driver lost the connection.
+    return code is None or code & 0xFF in _SQLITE_AWAY
+
+
+def is_locked(error: Exception) -> bool:
+    """Whether a statement failed because another session holds a row that it needs."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None) in _POSTGRESQL_LOCKED
+
+
+def limit_lock_waits(session: Session, seconds: float) -> None:
+    """From now on, wait shorter for the locks that a transaction needs; SQLite locks no single rows."""
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(text(f"SET LOCAL lock_timeout = {int(seconds * 1000)}"))
 
 
 def is_full(error: Exception) -> bool:

@@ -11,11 +11,12 @@ from typing import Any
 from service import ids
 from service.artifacts import free_space
 from service.db.models import Checkpoint, Dataset, DatasetVersion
-from service.db.session import AWAY, first_line, is_full
+from service.db.session import AWAY, first_line, is_away, is_full
 from service.dispatcher.context import DispatcherContext, LeaseLost, passed
 from service.dispatcher.executor import ExecutorUnavailable
 from service.log_records import log_fields
 from service.runs.repository import RunView
+from service.scheduling.admission import Queued
 from service.scheduling.repository import AttemptView
 
 logger = logging.getLogger(__name__)
@@ -29,17 +30,21 @@ def run_isolated(step: Callable[[Any], None], item: object, action: str) -> bool
 
     Raises:
         LeaseLost: another dispatcher took over.
-        OperationalError: the database does not answer. Other errors of `AWAY` are raised, too.
+        OperationalError: the database is away (`is_away`). Other errors of `AWAY` are raised, too.
     """
     with log_fields(**_log_fields(item)):
         try:
             show_progress()
             step(item)
-        except (LeaseLost, *AWAY):
+        except LeaseLost:
             raise
         except ExecutorUnavailable as error:
             logger.warning("%s", error)
             return False
+        except AWAY as error:
+            if is_away(error):
+                raise
+            logger.error("The dispatcher could not %s: %s", action, first_line(error))
         except Exception:
             logger.exception("The dispatcher could not %s", action)
     return True
@@ -150,12 +155,16 @@ class Loop:
         except LeaseLost as lost:
             logger.warning("%s", lost)
         except AWAY as error:
+            if not is_away(error):
+                raise
             self.failed_rounds += 1
             self._outage.began(error)
 
 
 def _log_fields(item: object) -> dict[str, object]:
     """Return the fields of log records about an item."""
+    if isinstance(item, Queued):
+        return {"job": item.job_id}
     if isinstance(item, AttemptView):
         return {"job": item.job_id, "attempt": item.number}
     if isinstance(item, Checkpoint):

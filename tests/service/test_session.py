@@ -1,5 +1,6 @@
 """Database sessions: configuration, isolation, locks, and concurrent reads and writes."""
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -8,11 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy import make_url, select, text
-from sqlalchemy.exc import InternalError, OperationalError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 from sqlalchemy.orm import Session
 
 from service.db.models import EventCounter, Lease
-from service.db.session import AWAY, Database, is_timeout, make_engine
+from service.db.session import AWAY, Database, is_away, is_locked, is_timeout, make_engine
 from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.dialect
@@ -227,9 +228,59 @@ def count_to(limit: int) -> str:
     )
 
 
+class Refused(Exception):
+    """An error of a driver: psycopg's with `sqlstate`, or sqlite3's with `sqlite_errorcode`."""
+
+    def __init__(self, code: str | int | None) -> None:
+        super().__init__(str(code))
+        name = "sqlite_errorcode" if isinstance(code, int) else "sqlstate"
+        setattr(self, name, code)
+
+
+@pytest.mark.parametrize(
+    ("code", "away", "locked"),
+    [
+        (None, True, False),  # the connection is lost
+        ("08006", True, False),
+        ("57P01", True, False),  # an administrator ends the server
+        ("53100", True, False),  # its disk is full
+        ("53300", True, False),
+        ("25006", True, False),  # a standby
+        ("55P03", False, True),
+        ("40P01", False, True),
+        ("57014", False, False),  # a limit of time
+        ("22003", False, False),  # a number is too large
+        (sqlite3.SQLITE_BUSY, True, False),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, True, False),
+        (sqlite3.SQLITE_FULL, True, False),
+        (sqlite3.SQLITE_IOERR_FSYNC, True, False),
+        (sqlite3.SQLITE_CORRUPT, True, False),
+        (sqlite3.SQLITE_READONLY, True, False),
+        (sqlite3.SQLITE_ERROR, False, False),  # such as an overflow or too many variables
+        (sqlite3.SQLITE_INTERRUPT, False, False),
+    ],
+)
+def test_errors_of_one_statement_do_not_mean_that_the_database_is_away(
+    code: str | int | None, away: bool, locked: bool
+) -> None:
+    error = OperationalError("SELECT 1", {}, Refused(code))
+    assert (is_away(error), is_locked(error)) == (away, locked)
+
+
+def test_overflow_of_a_sum_concerns_its_statement_alone(database: Database) -> None:
+    """SQLite reports it as an OperationalError, as it reports an outage."""
+    huge = text("SELECT sum(n) FROM (SELECT 9223372036854775807 AS n UNION ALL SELECT 1) AS t")
+    if database.engine.dialect.name == "postgresql":
+        huge = text("SELECT 9223372036854775807 + 1")
+    with database.read() as session, pytest.raises(DBAPIError) as caught:
+        session.execute(huge).all()
+    assert not is_away(caught.value)
+
+
 def test_unreachable_database_is_no_timeout() -> None:
     database = Database("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
     with database.read(statement_seconds=1) as session, pytest.raises(AWAY) as caught:
         session.execute(text("SELECT 1"))
     assert not is_timeout(caught.value)
+    assert is_away(caught.value)
     database.dispose()
