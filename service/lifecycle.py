@@ -267,6 +267,8 @@ def _retry_or_fail(
         retry = Retry.FREE  # the service made it stop
     message = str((error or {}).get("message") or f"Attempt {job.attempt} was {ending.outcome}")
     reason = message.removesuffix(".")  # It becomes part of a sentence.
+    if retry == Retry.FREE and _is_third_alike(session, job, error or {}):
+        retry = Retry.FREE_LATER
     is_charged = retry in (Retry.INFRASTRUCTURE, Retry.OUTAGE)
     progressed = is_charged and _made_progress(session, job)
     budget = charge(
@@ -341,6 +343,16 @@ def _is_repeated(session: Session, job: Job, error: Data) -> bool:
     if runs.last_step(session, job_id, number) > runs.last_step(session, job_id, number - 1):
         return False
     return not scheduling.could_run_elsewhere(session, job, number)
+
+
+def _is_third_alike(session: Session, job: Job, error: Data) -> bool:
+    """Whether the three newest attempts ended with errors of one type, the last two without progress."""
+    job_id, number = job.id, job.attempt
+    earlier = [session.get(Attempt, (job_id, number - back)) for back in (1, 2)]
+    kinds = {(item.error or {}).get("type") if item is not None else None for item in earlier}
+    if kinds != {error.get("type")}:
+        return False
+    return runs.last_step(session, job_id, number) <= runs.last_step(session, job_id, number - 2)
 
 
 def requeue(session: Session, job_id: str) -> bool:

@@ -34,6 +34,9 @@ class Retry(StrEnum):
     FREE = "free"
     """Always retry, without using up a restart: the service was stopped while the attempt ran, or Ray had
     no room for its ranks."""
+    FREE_LATER = "free-later"
+    """Like `FREE`, but after `LONGEST_RETRY`: that happened three times in a row, so a retry at once would only keep Ray
+    busy."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,9 @@ def charge(
         return Budget(restarts, failures, used_up="")
     if retry == Retry.FREE:
         return Budget(restarts, failures)
+    if retry == Retry.FREE_LATER:
+        wait = f"It is the third in a row; retried in {_seconds(LONGEST_RETRY)} without using up a restart"
+        return Budget(restarts, failures, wait, LONGEST_RETRY)
     if retry in (Retry.INFRASTRUCTURE, Retry.OUTAGE):
         failures = 1 if progressed else failures + 1
         count = f"{failures} of {MAX_INFRASTRUCTURE_FAILURES}"

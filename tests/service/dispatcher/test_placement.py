@@ -341,6 +341,24 @@ def test_attempt_that_found_no_room_does_not_forget_the_broken_node(world: World
     assert excluded(world, job, 3) == ["a"]
 
 
+def test_attempts_that_find_no_room_are_not_repeated_at_once_for_ever(world: World) -> None:
+    job = world.add_job()
+    for number in (1, 2, 3):
+        world.tick(5)
+        world.tick()
+        assert world.attempt(job, number).state == "submitted"
+        world.worker_starts(job, number)
+        world.worker_finishes(job, "failed", number, error={"type": "no-room"}, retry=Retry.FREE)
+        world.executor.end(world.run_id(job, number), 1)
+    world.tick(60)
+    world.tick()
+    assert world.status(job) == JobStatus.RETRY_WAIT
+    assert "third in a row; retried in 120 s without using up a restart" in world.events(job)[-1]
+    world.tick(60)
+    world.tick()
+    assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)
+
+
 # SQLite only: PostgreSQL's planner uses statistics of the tables.
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_statements_of_a_round_do_not_read_the_runs_of_ended_jobs(world: World) -> None:
