@@ -16,12 +16,13 @@ from sqlalchemy.orm import Session
 from service.artifacts.storage import Storage
 from service.db import leases
 from service.db.leases import DISPATCHER_LEASE
-from service.db.session import AWAY, Database
+from service.db.session import AWAY, Database, limit_lock_waits
 from service.dispatcher.executor import Executor, ExecutorUnavailable
 from service.settings import Settings
 
 Clock = Callable[[], datetime]
 
+_LOCK_SECONDS = 0.5
 _STOP_AGAIN = timedelta(seconds=5)
 # A store that fails fast delays nothing, and may only refuse one file.
 _LONG_SECONDS = 1.0
@@ -130,18 +131,6 @@ class DispatcherContext:
         self.renewed_at = now if taken else None
         return taken
 
-    def keep_lease(self) -> None:
-        """Renew the lease during long work.
-
-        Raises:
-            LeaseLost: another dispatcher took over.
-        """
-        now = self.clock()
-        if passed(self.renewed_at, now, self.lease / 4):
-            with self.write():
-                pass  # `write` renews the lease.
-            self.renewed_at = now
-
     def release_lease(self) -> None:
         """Release the lease, so that the next dispatcher can start at once."""
         self.renewed_at = None
@@ -160,6 +149,8 @@ class DispatcherContext:
             if not leases.renew_lease(session, DISPATCHER_LEASE, self.holder, self.lease):
                 self.renewed_at = None
                 raise LeaseLost(f"{self.holder} lost the lease {DISPATCHER_LEASE!r}")
+            # The lease's row is locked now, for which the other loops wait.
+            limit_lock_waits(session, _LOCK_SECONDS)
             yield session
 
     @property

@@ -1,7 +1,7 @@
 """Copying of attempts' logs and finalizing of ended attempts, in a separate loop.
 
 Logs and stores may be slow, and must not delay the renewal of the dispatcher's lease. An ended attempt
-holds its resources until it is finalized.
+holds its resources until it is finalized, which therefore waits for no log but its own.
 """
 
 from datetime import timedelta
@@ -10,8 +10,8 @@ from service import lifecycle
 from service.db.models import Attempt
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
-from service.dispatcher.isolation import run_isolated
 from service.dispatcher.log_copier import LogCopier
+from service.dispatcher.step_pool import Step, StepPool
 from service.runs import repository as runs
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView
@@ -21,8 +21,15 @@ from service.states import AttemptState
 class Finalizer:
     """Copies logs and finalizes ended attempts."""
 
-    def __init__(self, context: DispatcherContext, logs: LogCopier, adoption: Adoption) -> None:
+    def __init__(
+        self,
+        context: DispatcherContext,
+        logs: LogCopier,
+        adoption: Adoption,
+        patience: float | None,
+    ) -> None:
         self._context, self._logs, self._adoption = context, logs, adoption
+        self._finals, self._copies = StepPool(patience), StepPool(patience)
 
     def round(self) -> bool:
         """Finalize ended attempts, then copy new log lines of running ones.
@@ -35,12 +42,22 @@ class Finalizer:
         with self._context.database.read() as session:
             ended = scheduling.ended_attempts(session)
             live = scheduling.live_attempts(session)
-        for attempt in ended:
-            run_isolated(self.finalize, attempt, "finalize this attempt")
-        for attempt in live:
-            if attempt.state != AttemptState.CREATED:
-                run_isolated(self._logs.follow, attempt, "copy the log of this attempt")
+        self._finals.run(
+            Step(item.submission_id, self.finalize, item, "finalize this attempt")
+            for item in ended
+            if not self._copies.is_busy(item.submission_id)
+        )
+        self._copies.run(
+            Step(item.submission_id, self._logs.follow, item, "copy the log of this attempt")
+            for item in live
+            if item.state != AttemptState.CREATED
+        )
         return True
+
+    def close(self) -> None:
+        """Wait for the attempts that are being finalized, and for the copies that are being made."""
+        self._finals.close()
+        self._copies.close()
 
     def finalize(self, attempt: AttemptView) -> None:
         """Copy the rest of an ended attempt's log, adopt its checkpoints, and mark it as finalized.

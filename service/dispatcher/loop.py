@@ -37,13 +37,15 @@ from service.dispatcher.isolation import Loop, Outage, run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.metric_thinner import MetricThinner
 from service.dispatcher.rerun_policy import rerun_policies
+from service.dispatcher.step_pool import Step, StepPool
 from service.dispatcher.train_policy import TrainPolicy
 from service.dispatcher.uploads import Uploads
 from service.dispatcher.watcher import RunWatcher
 from service.dispatcher.webhooks import WebhookDelivery
+from service.runs.repository import RunView
 from service.scheduling import autoscaling
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Decision, Running, decide, without_foreign
+from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, Node, with_drains
@@ -83,6 +85,8 @@ class Dispatcher:
         holder: the name of this dispatcher in the lease. If a lock on its home excludes other dispatchers, use
             the same name after a restart: it then need not wait until its earlier lease expires.
         on_demand: starts and ends the executor as needed; `None`: it always runs.
+        patience: seconds that a round waits for each kind of requests, of which slow ones then go on; `None`: it waits
+            for all.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Dispatcher:
         entrypoints: Entrypoints | None = None,
         clock: Clock = utc_now,
         on_demand: OnDemand | None = None,
+        patience: float | None = 1.0,
     ) -> None:
         self._context = DispatcherContext(
             settings=settings,
@@ -118,10 +123,14 @@ class Dispatcher:
         self._reruns = [
             (policy, RunWatcher(self._context, policy)) for policy in rerun_policies(self._context)
         ]
+        self._watches = StepPool(patience, threads=8)
+        self._starts = StepPool(patience, threads=8)
+        self._other_starts = StepPool(patience)
         self._outage = Outage()
         garbage = Garbage(self._context, adoption)
+        self._finalizer = Finalizer(self._context, logs, adoption, patience)
         rounds: dict[str, tuple[Callable[[], bool | None], float]] = {
-            "logs": (Finalizer(self._context, logs, adoption).round, _LOG_INTERVAL_SECONDS),
+            "logs": (self._finalizer.round, _LOG_INTERVAL_SECONDS),
             # A single thread for both, so that no log is copied while it is removed.
             "garbage": (lambda: logs.complete() and garbage.round(), _GARBAGE_INTERVAL_SECONDS),
             "uploads": (Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS),
@@ -228,6 +237,8 @@ class Dispatcher:
             for name, thread in threads.items():
                 # A hanging store must not delay the release of the lease.
                 thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
+            for pool in (self._watches, self._starts, self._other_starts, self._finalizer):
+                pool.close()
         Loop(self._context.release_lease, interval, self._outage).run_once()
 
     def begin_shutdown(self) -> None:
@@ -281,16 +292,17 @@ class Dispatcher:
             # Do not start runs whose result could not be stored or reported.
             can_end = self._store.is_writable and self._api.answers
             due = [
-                (watcher, owner)
+                Step(owner, watcher.start, owner, watcher.starting)
                 for policy, watcher in self._reruns
                 for owner in (policy.due(session) if can_end else ())
             ]
-        for job_id in retries:
-            with self._context.write() as session:
-                lifecycle.requeue(session, job_id)
-        for watcher, owner in due:
-            self._run_step(watcher.start, owner, watcher.starting)
+        again = [Step(job, self._requeue, job, "queue this job again") for job in retries]
+        self._run_steps(self._other_starts, [*again, *due])
         self._admit()
+
+    def _requeue(self, job_id: str) -> None:
+        with self._context.write() as session:
+            lifecycle.requeue(session, job_id)
 
     def _executor_runs(self) -> bool:
         """Start or end an executor on demand, as is due; return whether the executor runs."""
@@ -314,29 +326,30 @@ class Dispatcher:
         return False
 
     def _watch(self) -> None:
-        """Check all live runs, including runs of earlier dispatchers."""
+        """Check all live runs, including runs of earlier dispatchers, but not those that are being started."""
+        known = set(self._context.submitted)
         with self._context.database.read() as session:
             attempts = self._train.live(session)
             others = [
                 (watcher, run) for policy, watcher in self._reruns for run in policy.live(session)
             ]
-        live = [*attempts, *(run for _, run in others)]
-        self._context.submitted &= {run.submission_id for run in live}
+        live: list[tuple[RunWatcher[Any], RunView]] = [
+            *((self._attempts, attempt) for attempt in attempts),
+            *others,
+        ]
+        self._context.submitted -= known - {run.submission_id for _, run in live}
         demands = {attempt.submission_id: attempt.demand for attempt in attempts}
         self._foreign_use.update(demands, self._context.clock())
-        for attempt in attempts:
-            self._run_step(self._attempts.watch, attempt, self._attempts.watching)
-        for watcher, run in others:
-            self._run_step(watcher.watch, run, watcher.watching)
+        steps = [
+            Step(run.submission_id, watcher.watch, run, watcher.watching)
+            for watcher, run in live
+            if not (self._starts.is_busy(run.owner) or self._other_starts.is_busy(run.owner))
+        ]
+        self._run_steps(self._watches, steps)
 
-    def _run_step(self, step: Callable[[Any], None], item: object, action: str) -> None:
-        """Run a step for one item; its failure must not block the others."""
-        if not self._context.executor_answers:
-            return
-        # Steps call Ray and may together take longer than a lease.
-        self._context.keep_lease()
-        if not run_isolated(step, item, action):
-            # Skip the rest of the round if Ray is unreachable.
+    def _run_steps(self, pool: StepPool, steps: Sequence[Step]) -> None:
+        """Run steps unless the executor does not answer."""
+        if self._context.executor_answers and not pool.run(steps):
             self._cluster_polled_at = None
             self._poll_cluster()
 
@@ -439,10 +452,12 @@ class Dispatcher:
             api_answers=self._api.answers,
         )
         self._shortages.update(decisions, now)
-        for decision in decisions:
-            if decision.starts:
-                start = partial(self._attempts.start, admitted=decision.job)
-                self._run_step(start, decision.job.job_id, self._attempts.starting)
+        starting = self._attempts.starting
+        starts = [
+            Step(job.job_id, partial(self._attempts.start, admitted=job), job.job_id, starting)
+            for job in (decision.job for decision in decisions if decision.starts)
+        ]
+        self._run_steps(self._starts, starts)
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])
@@ -485,15 +500,20 @@ class Dispatcher:
         for job in reserved:
             preempted = victims(nodes, staying, candidates, job, now, mode)
             if preempted:
-                # The job may belong to another tenant, so do not name it.
-                why = f"A job of higher rank needs its room (priority {job.priority})"
-                reason = StopReason.PREEMPTED
-                with self._context.write() as session:
-                    for one in preempted:
-                        lifecycle.request_stop(session, one.job_id, one.attempt, reason, why)
+                request = partial(self._request_room, preempted)
+                run_isolated(request, job, "make room for this job")
                 return
             # Later jobs must not use the room that is kept for this one.
             staying.append(Running(job.demand, now + job.max_runtime))
+
+    def _request_room(self, preempted: Sequence[Candidate], job: Queued) -> None:
+        """Request that attempts save a checkpoint and stop, to make room for a job."""
+        # The job may belong to another tenant, so do not name it.
+        why = f"A job of higher rank needs its room (priority {job.priority})"
+        reason = StopReason.PREEMPTED
+        with self._context.write() as session:
+            for one in preempted:
+                lifecycle.request_stop(session, one.job_id, one.attempt, reason, why)
 
     def _record_waits(self, waiting: list[Decision]) -> None:
         """Add an event with the reason to each waiting job, once per reason and attempt."""
@@ -511,8 +531,11 @@ class Dispatcher:
         missing = [key for key in new if key not in stored]
         if missing:
             with self._context.write() as session:
+                free = repository.lock_free(session, {job_id for job_id, _, _ in missing})
+                new = [key for key in new if key in stored or key[0] in free]
                 for key in missing:
                     job_id, attempt, waits_for = key
-                    data = {"attempt": attempt, "for": waits_for}
-                    lifecycle.append_event(session, job_id, "waiting", waits[key].message, data)
+                    if job_id in free:
+                        data = {"attempt": attempt, "for": waits_for}
+                        lifecycle.append_event(session, job_id, "waiting", waits[key].message, data)
         self._recorded_waits.update(new)

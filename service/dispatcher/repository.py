@@ -60,6 +60,12 @@ def waiting_events(session: Session, job_ids: Collection[str]) -> set[tuple[str,
     return {(job_id, data["attempt"], data.get("for", "room")) for job_id, data in rows}
 
 
+def lock_free(session: Session, job_ids: Collection[str]) -> set[str]:
+    """Lock those of these jobs whose rows no other transaction has locked, and return them."""
+    free = select(Job.id).where(Job.id.in_(job_ids))
+    return set(session.scalars(free.with_for_update(key_share=True, skip_locked=True)))
+
+
 def with_logs(session: Session, job_ids: Collection[str]) -> set[str]:
     """Filter jobs: return the ones that are not deleted and whose logs retention has not removed."""
     has_logs = (Job.deleted_at.is_(None), Job.logs_removed_at.is_(None))

@@ -6,6 +6,7 @@ again, because a stalled earlier dispatcher may still submit it.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,7 @@ from service.dispatcher.contact import Contact
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.driver_errors import driver_ended, undelivered, was_killed
 from service.dispatcher.executor import Submission, SubmissionState
+from service.dispatcher.isolation import run_isolated
 from service.dispatcher.log_copier import LogCopier
 from service.dispatcher.watcher import MissingAction, RunPolicy
 from service.protocol import UNDELIVERED_EXIT_CODE
@@ -127,7 +129,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         saving = [attempt for attempt in live if attempt.progress_reported_at is not None]
         for attempt in saving:
             if attempt.requested == Desired.RUN:
-                self._request_stop(attempt, StopReason.SHUTDOWN)
+                self._request_save(attempt, StopReason.SHUTDOWN)
         return bool(saving)
 
     def request_checkpoints_on_drained(self, cluster: Cluster) -> None:
@@ -145,7 +147,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         for attempt in live:
             is_drained = ALL_NODES in saving or (attempt.job_id, attempt.number) in on_drained
             if is_drained and attempt.progress_reported_at and attempt.requested == Desired.RUN:
-                self._request_stop(attempt, StopReason.DRAIN)
+                self._request_save(attempt, StopReason.DRAIN)
 
     def _check_lost(self, attempt: AttemptView) -> Ending | MissingAction:
         """Return the ending of an attempt that Ray has forgotten, once its processes are silent."""
@@ -194,6 +196,10 @@ class TrainPolicy(RunPolicy[AttemptView]):
         if requested_at is None or passed(requested_at, self._context.clock(), longest):
             return True
         return self._contact.standstill(attempt, requested_at, self._context.clock()) >= self._grace
+
+    def _request_save(self, attempt: AttemptView, reason: StopReason) -> None:
+        request = partial(self._request_stop, reason=reason)
+        run_isolated(request, attempt, "request a checkpoint of this attempt")
 
     def _request_stop(self, attempt: AttemptView, reason: StopReason) -> None:
         with self._context.write() as session:

@@ -72,7 +72,12 @@ class World:
     def now(self) -> datetime:
         return self.began + self.ahead
 
-    def restart(self, holder: str = "first", on_demand: OnDemand | None = None) -> Dispatcher:
+    def restart(
+        self,
+        holder: str = "first",
+        on_demand: OnDemand | None = None,
+        patience: float | None = None,
+    ) -> Dispatcher:
         """Replace the dispatcher by a new one, which has no in-memory state."""
         self.dispatcher = Dispatcher(
             self.settings,
@@ -82,6 +87,7 @@ class World:
             entrypoints=ENTRYPOINTS,
             clock=self.now,
             on_demand=on_demand,
+            patience=patience,
         )
         return self.dispatcher
 
