@@ -5,6 +5,7 @@ Requests refuse unknown keys. Answers ignore them: a newer API may send more tha
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -31,7 +32,7 @@ from dasl_core.vocabulary import (
     Outcome,
     Subject,
 )
-from service.wire.checkpoints import FileEntry, FileName, Sha256, Size
+from service.wire.checkpoints import MAX_SIZE, FileEntry, FileName, Sha256, Size
 from service.wire.model_runs import Finite, NeighborEntry
 
 NODE_DIED = "node-died"
@@ -51,7 +52,10 @@ NO_ROOM = "no-room"
 Step = Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]
 Epoch = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SeriesName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
-Values = Annotated[dict[SeriesName, Any], Field(max_length=200)]
+Number = Annotated[int, Field(ge=-(2**63), le=2**63 - 1, strict=True)] | Finite
+Metrics = Annotated[dict[SeriesName, Number], Field(max_length=200)]
+_Word = Annotated[str, StringConstraints(max_length=200)]
+Values = Annotated[dict[SeriesName, Number | _Word | Metrics | None], Field(max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=20_000)]
 Uri = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
@@ -61,6 +65,15 @@ MAX_FILES = 10_000
 UNDELIVERED_EXIT_CODE = 75
 """Exit code of a driver whose run saved its state and ended because the API stayed unreachable, and of an ingest that
 could not reach it."""
+
+
+MAX_JSON = 100_000
+"""Most characters of an event's data, and of what an error has beside its message."""
+
+
+def _check_length(value: object) -> None:
+    if (length := len(json.dumps(value))) > MAX_JSON:
+        raise ValueError(f"has {length} characters of JSON; at most {MAX_JSON} are stored")
 
 
 def _not_reserved(type: str) -> str:
@@ -125,7 +138,7 @@ class EvaluationReport(WorkerRequest):
     step: Step
     epoch: Epoch
     subject: Subject
-    metrics: Values
+    metrics: Metrics
 
 
 class VerdictData(WorkerRequest):
@@ -133,7 +146,7 @@ class VerdictData(WorkerRequest):
 
     verdict: Annotated[str, StringConstraints(min_length=1, max_length=50)]
     message: Text
-    metrics: Annotated[dict[SeriesName, Finite], Field(max_length=200)]
+    metrics: Metrics
 
 
 class NodeRanks(WorkerRequest):
@@ -141,7 +154,9 @@ class NodeRanks(WorkerRequest):
 
     id: Annotated[str, StringConstraints(min_length=1, max_length=200)]
     address: Annotated[str, StringConstraints(max_length=200)]
-    ranks: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=100_000)]
+    ranks: Annotated[
+        list[Annotated[int, Field(ge=0, lt=100_000)]], Field(min_length=1, max_length=100_000)
+    ]
 
 
 class PlacementData(WorkerRequest):
@@ -173,6 +188,8 @@ class EventReport(WorkerRequest):
     def _check_data(self) -> EventReport:
         if (model := _EVENT_DATA.get(self.type)) is not None:
             model.model_validate(self.data)
+        else:
+            _check_length(self.data)
         return self
 
 
@@ -183,8 +200,14 @@ class CheckpointReport(WorkerRequest):
     epoch: Epoch
     uri: Uri
     files: Annotated[list[FileEntry], Field(min_length=1, max_length=MAX_FILES, fail_fast=True)]
-    metrics: Values = {}
+    metrics: Metrics = {}
     final: bool = False
+
+    @model_validator(mode="after")
+    def _check_size(self) -> CheckpointReport:
+        if (size := sum(file.size for file in self.files)) > MAX_SIZE:
+            raise ValueError(f"its files have {size} bytes together; at most {MAX_SIZE} are stored")
+        return self
 
 
 class CheckpointManifest(BaseModel):
@@ -197,7 +220,7 @@ class CheckpointManifest(BaseModel):
     step: Step
     epoch: Epoch
     final: bool
-    metrics: Values
+    metrics: Metrics
     size: Annotated[dict[FileName, Size], Field(min_length=1, max_length=MAX_FILES)]
     sha256: Annotated[dict[FileName, Sha256], Field(max_length=MAX_FILES)]
 
@@ -255,6 +278,11 @@ class ErrorReport(BaseModel):
 
     type: Annotated[str, StringConstraints(max_length=200)] = "error"
     message: Text
+
+    @model_validator(mode="after")
+    def _check_length(self) -> ErrorReport:
+        _check_length(self.model_extra)
+        return self
 
 
 class FinishReport(WorkerRequest):

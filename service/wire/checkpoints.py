@@ -11,7 +11,9 @@ from service.wire.base import Answer
 FileName = Annotated[
     str, StringConstraints(min_length=1, max_length=LONGEST_FILE_NAME, pattern=FILE_NAME)
 ]
-Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+MAX_SIZE = 10**14
+"""Most bytes of a file and of a checkpoint: 100 TB, of which the sum of 92,000 fits into 64 bits."""
+Size = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -115,7 +115,9 @@ def damaged_checkpoint(
 @runs.post("/heartbeat")
 def heartbeat(report: Heartbeat, request: RelaxedWriteRequest) -> HeartbeatAnswer:
     """Record a heartbeat and return the desired state of the run."""
-    return HeartbeatAnswer.model_validate({"desired": request.open().heartbeat(report.progress)})
+    return HeartbeatAnswer.model_validate(
+        {"desired": request.open().heartbeat({**report.progress})}
+    )
 
 
 @runs.post("/metrics", status_code=204, response_class=Response)

@@ -10,9 +10,11 @@ from dasl_core.spec import ResolvedJobSpec
 from service import credentials, lifecycle
 from service.datasets.ingests import repository as ingests
 from service.db.models import IngestRun, Run
+from service.protocol import MAX_JSON
 from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
 from service.states import DatasetState
+from service.wire.checkpoints import MAX_SIZE
 from tests.support.api_under_test import Api, Worker, refused
 
 SHA = "0" * 64
@@ -24,6 +26,12 @@ def running(api: Api, **spec: Any) -> Worker:
     worker = api.start(api.submit(**spec)["id"])
     assert worker.post("start").status_code == 200
     return worker
+
+
+EVALUATION = {"step": 1, "epoch": 1, "subject": "backbone"}
+NO_NUMBERS = ("n/a", "Infinity", {"a": 1}, [1], True, None)
+"""What a figure must not be: SQL compares and sums them."""
+HUGE_RANK = {"id": "a", "address": "", "ranks": [10**300]}
 
 
 def manifest(worker: Worker, step: int = 10, **changes: Any) -> dict[str, Any]:
@@ -166,6 +174,12 @@ def test_finish_is_idempotent_and_ends_the_attempt(api: Api) -> None:
         refused(worker.post(action), 409, None, "stale-attempt")
 
 
+def test_sizes_of_a_checkpoint_are_bounded_together(api: Api) -> None:
+    worker = running(api)
+    files = [{"name": f"{i}", "size": MAX_SIZE - 1, "sha256": SHA} for i in range(2)]
+    refused(worker.post("checkpoints", **manifest(worker, files=files)), 422, "body")
+
+
 @pytest.mark.parametrize("kind", ["no-room", "node-died", "store-unavailable"])
 def test_attempt_that_something_else_ended_uses_no_restart(api: Api, kind: str) -> None:
     worker = running(api, resources={"max_restarts": 0})
@@ -228,6 +242,21 @@ def test_failure_retries_from_newest_checkpoint_then_shows_error(api: Api) -> No
         ("events", {"type": "Not a type"}, "type"),
         ("evaluations", {"step": 1, "epoch": 1, "subject": "x", "metrics": {}}, "subject"),
         ("finish", {"outcome": "lost"}, "outcome"),
+        *(
+            ("evaluations", EVALUATION | {"metrics": {"knn_top1": value}}, "metrics")
+            for value in NO_NUMBERS
+        ),
+        ("heartbeat", {"progress": {"step": [1]}}, "progress"),
+        ("heartbeat", {"progress": {"step": "x" * 201}}, "progress"),
+        ("heartbeat", {"progress": {"times": {"step": {"a": 1}}}}, "progress"),
+        ("events", {"type": "note", "data": {"text": "x" * MAX_JSON}}, "body"),
+        ("events", {"type": "placement", "data": {"attempt": 1, "nodes": [HUGE_RANK]}}, "nodes"),
+        (
+            "finish",
+            {"outcome": "failed", "error": {"message": "", "more": "x" * MAX_JSON}},
+            "error",
+        ),
+        ("artifacts", {"name": "a.png", "uri": "file:///a", "size": 2**62, "sha256": SHA}, "size"),
     ],
 )
 def test_worker_api_names_bad_fields(

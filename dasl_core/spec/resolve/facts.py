@@ -21,7 +21,7 @@ _PerBand = Annotated[tuple[float, ...], Field(min_length=1)]
 class DatasetFacts(SpecModel):
     """Facts about an ingested data set."""
 
-    num_images: int = Field(ge=1)
+    num_images: int = Field(ge=1, lt=2**31)
     num_classes: int | None
     """Number of classes; null if there are no labels."""
     median_size: int = Field(ge=1)
