@@ -38,7 +38,7 @@ _BATCH_SIZE = 20
 class LogCopier:
     """Copies drivers' logs in intervals, until they are complete.
 
-    While the store is unavailable, only one log waits for it, and the others are copied later.
+    While the store is unavailable, only the logs that are being copied wait for it, and the others are copied later.
     """
 
     def __init__(self, context: DispatcherContext) -> None:
