@@ -125,6 +125,9 @@ class Settings(BaseSettings):
     heartbeat_seconds: Annotated[float, Field(gt=0, le=60)] = 2.0
     lease_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
     """An attempt or a dispatcher without a heartbeat for this long is considered dead."""
+    runs_at_once: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Most runs of each other kind at the same time: ingests, previews, preparations, runs of models, searches. One tenant
+    has at most one fewer."""
     start_seconds: Annotated[float, Field(gt=0)] = 900.0
     """If the driver of an attempt has not reported after this long, the attempt is ended and retried."""
     preemption: Literal["off", "low", "priority"] = "low"

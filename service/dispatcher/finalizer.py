@@ -26,10 +26,11 @@ class Finalizer:
         context: DispatcherContext,
         logs: LogCopier,
         adoption: Adoption,
-        patience: float | None,
+        finals: StepPool,
+        copies: StepPool,
     ) -> None:
         self._context, self._logs, self._adoption = context, logs, adoption
-        self._finals, self._copies = StepPool(patience), StepPool(patience)
+        self._finals, self._copies = finals, copies
 
     def round(self) -> bool:
         """Finalize ended attempts, then copy new log lines of running ones.
@@ -53,11 +54,6 @@ class Finalizer:
             if item.state != AttemptState.CREATED
         )
         return True
-
-    def close(self) -> None:
-        """Wait for the attempts that are being finalized, and for the copies that are being made."""
-        self._finals.close()
-        self._copies.close()
 
     def finalize(self, attempt: AttemptView) -> None:
         """Copy the rest of an ended attempt's log, adopt its checkpoints, and mark it as finalized.

@@ -87,6 +87,7 @@ class Dispatcher:
         on_demand: starts and ends the executor as needed; `None`: it always runs.
         patience: seconds that a round waits for each kind of requests, of which slow ones then go on; `None`: it waits
             for all.
+        threads: most requests of a kind at the same time.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Dispatcher:
         clock: Clock = utc_now,
         on_demand: OnDemand | None = None,
         patience: float | None = 1.0,
+        threads: int = 8,
     ) -> None:
         self._context = DispatcherContext(
             settings=settings,
@@ -123,14 +125,15 @@ class Dispatcher:
         self._reruns = [
             (policy, RunWatcher(self._context, policy)) for policy in rerun_policies(self._context)
         ]
-        self._watches = StepPool(patience, threads=8)
-        self._starts = StepPool(patience, threads=8)
-        self._other_starts = StepPool(patience)
+        self._watches, self._starts, self._other_starts, finals, copies = (
+            StepPool(patience, threads) for _ in range(5)
+        )
         self._outage = Outage()
         garbage = Garbage(self._context, adoption)
-        self._finalizer = Finalizer(self._context, logs, adoption, patience)
+        self._pools = (self._watches, self._starts, self._other_starts, finals, copies)
+        finalizer = Finalizer(self._context, logs, adoption, finals, copies)
         rounds: dict[str, tuple[Callable[[], bool | None], float]] = {
-            "logs": (self._finalizer.round, _LOG_INTERVAL_SECONDS),
+            "logs": (finalizer.round, _LOG_INTERVAL_SECONDS),
             # A single thread for both, so that no log is copied while it is removed.
             "garbage": (lambda: logs.complete() and garbage.round(), _GARBAGE_INTERVAL_SECONDS),
             "uploads": (Uploads(self._context).round, _UPLOADS_INTERVAL_SECONDS),
@@ -237,7 +240,7 @@ class Dispatcher:
             for name, thread in threads.items():
                 # A hanging store must not delay the release of the lease.
                 thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
-            for pool in (self._watches, self._starts, self._other_starts, self._finalizer):
+            for pool in self._pools:
                 pool.close()
         Loop(self._context.release_lease, interval, self._outage).run_once()
 

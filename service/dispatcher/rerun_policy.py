@@ -29,8 +29,6 @@ from service.scheduling.admission import Queued
 from service.states import AttemptState, DatasetState, TaskState
 from service.tasks.repository import Tasks, model_runs, preparations, previews, searches
 
-# Number of concurrent runs of a kind. Each uses up to all cores of Ray's head.
-_MAX_CONCURRENT = 2
 # Number of failed runs after which the owner fails.
 _MAX_FAILURES = 2
 
@@ -166,8 +164,8 @@ class IngestPolicy(RerunPolicy):
 
         After a loss of Ray, ingests run one after the other, so that only the one that causes it is lost again.
         """
-        concurrent = 1 if ingests.any_was_lost(session) else _MAX_CONCURRENT
-        return ingests.awaiting_ingest(session, concurrent, self.pausing())
+        most = 1 if ingests.any_was_lost(session) else self._context.settings.runs_at_once
+        return ingests.awaiting_ingest(session, most, self.pausing())
 
     def live(self, session: Session) -> Sequence[WatchedRun]:
         return ingests.ingesting(session)
@@ -197,7 +195,7 @@ class TaskPolicy(RerunPolicy):
         self._tasks = tasks
 
     def due(self, session: Session) -> Sequence[str]:
-        return self._tasks.awaiting(session, _MAX_CONCURRENT, self.pausing())
+        return self._tasks.awaiting(session, self._context.settings.runs_at_once, self.pausing())
 
     def live(self, session: Session) -> Sequence[WatchedRun]:
         return self._tasks.running(session)

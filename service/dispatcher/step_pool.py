@@ -37,7 +37,7 @@ class StepPool:
         patience: seconds that `run` waits for its steps; `None`: until all have ended.
     """
 
-    def __init__(self, patience: float | None, *, threads: int = 4) -> None:
+    def __init__(self, patience: float | None, threads: int) -> None:
         self._patience = patience
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="dispatcher-step")
         self._running: dict[str, Future[bool]] = {}

@@ -104,14 +104,13 @@ class Tasks(Generic[T]):
         """Return the ids of the tasks to run next: tenants take turns.
 
         Args:
-            most: limit of running tasks; deleted tasks count until they are stopped.
+            most: limit of running tasks (`take_turns`); deleted tasks count until they are stopped.
             without: ids of tasks that must wait.
         """
         running = Counter(session.scalars(self._tenants_running))
-        free = most - running.total()
-        if free <= 0:
+        if running.total() >= most:
             return []
-        queued = session.execute(self._first_queued, {"most": free, "without": [*without]})
+        queued = session.execute(self._first_queued, {"most": most, "without": [*without]})
         waiting = [(tenant, task_id) for tenant, task_id in queued]
         tenants = {tenant for tenant, _ in waiting}
         last = (
@@ -121,7 +120,7 @@ class Tasks(Generic[T]):
             .group_by(self.row.tenant)
         )
         began = {row[0]: row[1] for row in session.execute(last)} if len(tenants) > 1 else {}
-        return take_turns(waiting, running, began, free)
+        return take_turns(waiting, running, began, most)
 
     def running(self, session: Session) -> list[WatchedRun]:
         """Return the runs that have not reported their end."""

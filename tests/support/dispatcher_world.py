@@ -88,6 +88,7 @@ class World:
             clock=self.now,
             on_demand=on_demand,
             patience=patience,
+            threads=1 if patience is None else 8,  # one: in their order
         )
         return self.dispatcher
 

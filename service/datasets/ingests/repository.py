@@ -98,26 +98,23 @@ _LOST = (
 )
 
 
-def awaiting_ingest(
-    session: Session, max_concurrent: int, without: Collection[str] = ()
-) -> Sequence[str]:
+def awaiting_ingest(session: Session, most: int, without: Collection[str] = ()) -> Sequence[str]:
     """Return the ids of the data sets to ingest next: tenants take turns.
 
     A tenant's oldest request, a registration or a refresh, is next.
 
     Args:
-        max_concurrent: limit of running ingests; ingests of deleted data sets count until they are stopped.
+        most: limit of running ingests (`take_turns`); ingests of deleted data sets count until they are stopped.
         without: ids of data sets that must wait.
     """
     running = Counter(session.scalars(_TENANTS_INGESTING))
-    free = max_concurrent - running.total()
-    if free <= 0:
+    if running.total() >= most:
         return []
-    rows = session.execute(_FIRST_PENDING, {"most": free, "without": [*without]})
+    rows = session.execute(_FIRST_PENDING, {"most": most, "without": [*without]})
     waiting = [(tenant, dataset_id) for tenant, dataset_id in rows]
     tenants = {tenant for tenant, _ in waiting}
     began = _last_ingests(session, tenants) if len(tenants) > 1 else {}
-    return take_turns(waiting, running, began, free)
+    return take_turns(waiting, running, began, most)
 
 
 def _last_ingests(session: Session, tenants: Collection[str]) -> dict[str, datetime]:

@@ -47,7 +47,7 @@ def calls() -> Calls:
 
 
 def test_slow_step_delays_no_other_and_runs_once(calls: Calls) -> None:
-    pool, gate = StepPool(A_MOMENT, threads=2), threading.Event()
+    pool, gate = StepPool(A_MOMENT, 2), threading.Event()
     calls.gates["slow"] = gate
     assert pool.run(calls.steps("slow", "a", "b"))
     assert pool.run(calls.steps("slow", "a"))
@@ -61,7 +61,7 @@ def test_slow_step_delays_no_other_and_runs_once(calls: Calls) -> None:
 
 
 def test_steps_that_were_not_begun_are_the_first_of_the_next_call(calls: Calls) -> None:
-    pool, gate = StepPool(A_MOMENT, threads=1), threading.Event()
+    pool, gate = StepPool(A_MOMENT, 1), threading.Event()
     calls.gates["a"] = gate
     pool.run(calls.steps("a", "b", "c"))
     assert calls.began == ["a"]
@@ -76,7 +76,7 @@ def test_steps_that_were_not_begun_are_the_first_of_the_next_call(calls: Calls) 
 
 
 def test_no_step_begins_once_ray_does_not_answer_one(calls: Calls) -> None:
-    pool = StepPool(None, threads=1)
+    pool = StepPool(None, 1)
     calls.errors["a"] = ExecutorUnavailable("away")
     assert not pool.run(calls.steps("a", "b"))
     assert calls.began == ["a"]
@@ -86,7 +86,7 @@ def test_no_step_begins_once_ray_does_not_answer_one(calls: Calls) -> None:
 
 @pytest.mark.parametrize("error", [LeaseLost("lost"), ValueError("odd")])
 def test_only_what_concerns_all_ends_the_round(calls: Calls, error: Exception) -> None:
-    pool = StepPool(None, threads=1)
+    pool = StepPool(None, 1)
     calls.errors["a"] = error
     if isinstance(error, LeaseLost):
         with pytest.raises(LeaseLost):

@@ -38,9 +38,9 @@ def test_tenants_take_turns_beside_ingests(world: World) -> None:
     world.tick()
     assert started(world) == many[:2]
     one = world.add_preview(dataset, "b")
-    finish(world, many[0])
     world.tick()
     assert started(world) == [*many[:2], one]
+    finish(world, many[0])
     finish(world, many[1])
     finish(world, one)
     world.tick()
