@@ -33,8 +33,8 @@ class Contact:
 
     def keep(self, attempts: Iterable[AttemptView]) -> None:
         """Forget all attempts but these."""
-        live = {attempt.submission_id for attempt in attempts}
-        self._heartbeats = {id: item for id, item in self._heartbeats.items() if id in live}
+        for id in self._heartbeats.keys() - {attempt.submission_id for attempt in attempts}:
+            del self._heartbeats[id]
 
     def standstill(self, attempt: AttemptView, requested_at: datetime, now: datetime) -> timedelta:
         """Return how long an attempt has sent heartbeats, but made no progress, since a request."""

@@ -75,10 +75,10 @@ class RerunPolicy(RunPolicy[WatchedRun]):
     def pausing(self) -> Collection[str]:
         """Return the owners that must wait because their last run did not reach the API."""
         now = self._context.clock()
-        self._undelivered_at = {
-            id: at for id, at in self._undelivered_at.items() if not passed(at, now, LONGEST_RETRY)
-        }
-        return self._undelivered_at
+        for id, at in self._undelivered_at.copy().items():
+            if passed(at, now, LONGEST_RETRY):
+                del self._undelivered_at[id]
+        return self._undelivered_at.copy()
 
     def on_missing(self, run: WatchedRun) -> Ending | MissingAction:
         # Ray has not accepted a submission whose token is still stored.
@@ -128,8 +128,9 @@ class RerunPolicy(RunPolicy[WatchedRun]):
             return Ending("failed", {"type": "hang", "message": message})
         now, limit, checked = self._context.clock(), self._rules.time_limit, self._first_checked_at
         # Drop the entries of ended runs, which are not checked again.
-        checked = {id: at for id, at in checked.items() if now - at < 2 * limit}
-        self._first_checked_at = checked
+        for id, at in checked.copy().items():
+            if now - at >= 2 * limit:
+                checked.pop(id, None)
         if now - checked.setdefault(run.submission_id, now) <= limit:
             return None
         hours = limit / timedelta(hours=1)

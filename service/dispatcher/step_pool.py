@@ -46,7 +46,7 @@ class StepPool:
 
     def is_busy(self, key: str) -> bool:
         """Whether a step that an earlier call of `run` began still runs."""
-        return key in self._running
+        return key in self._running and not self._running[key].done()
 
     def run(self, steps: Iterable[Step]) -> bool:
         """Run all steps whose key is not busy; the failure of one must not block the others.
@@ -62,11 +62,15 @@ class StepPool:
             LeaseLost: another dispatcher took over.
             OperationalError: the database is away (`is_away`). Other errors of `AWAY` are raised, too.
         """
+        answered = self._collect()
         since = time.monotonic() - _LOCKED_PAUSE_SECONDS
-        self._locked_at = {key: at for key, at in self._locked_at.items() if at > since}
-        busy = {*self._running, *self._locked_at}
+        locked = {key for key, at in self._locked_at.copy().items() if at > since}
+        busy = {*self._running, *locked}
         wanted = {step.key: step for step in steps if step.key not in busy}
-        self._begun_at = {key: at for key, at in self._begun_at.items() if key in wanted}
+        # Threads add keys meanwhile.
+        for times in (self._begun_at, self._locked_at):
+            for key in times.copy().keys() - wanted.keys() - busy:
+                del times[key]
         silent = threading.Event()
 
         def begin(step: Step) -> bool:
@@ -81,7 +85,13 @@ class StepPool:
         begun = {key: self._threads.submit(begin, wanted[key]) for key in first}
         self._running |= begun
         wait(begun.values(), self._patience)
-        over = [key for key, future in self._running.items() if future.cancel() or future.done()]
+        for future in begun.values():
+            future.cancel()
+        return self._collect() and answered
+
+    def _collect(self) -> bool:
+        """Forget the steps that are over; return whether the executor answered all of them."""
+        over = [key for key, future in self._running.items() if future.done()]
         ended = [self._running.pop(key) for key in over]
         answers = [future.result() for future in ended if not future.cancelled()]
         return all(answers)

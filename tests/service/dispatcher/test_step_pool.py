@@ -140,6 +140,8 @@ def test_starts_that_ray_does_not_accept_yet_delay_nothing(
     assert sorted(asked) == sorted([world.run_id(slow), world.run_id(quick)]), "each one once"
     gate.set()
     rounds_until(world, lambda: world.attempt(slow).state == "submitted")
+    world.executor.end(world.run_id(slow), 1)
+    rounds_until(world, lambda: world.status(slow) == JobStatus.RETRY_WAIT)
     assert dispatcher.in_charge
 
 
