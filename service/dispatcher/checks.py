@@ -42,6 +42,11 @@ class StoreCheck:
         return result.model_copy(update={"problem": problem})
 
     @property
+    def hangs(self) -> bool:
+        """Whether a check has not ended, or the last one found that the store cannot be written."""
+        return self._asked_at is not None or not self.is_writable
+
+    @property
     def is_writable(self) -> bool:
         """Whether the store was writable at the last check."""
         report = self.report

@@ -68,6 +68,8 @@ _CHECK_INTERVAL_SECONDS = 5.0
 _IDLE_PACE = 4.0
 # Loops that may hang because the service that they check hangs.
 _CHECKS = ("store", "api")
+# Loops that may hang because the store hangs.
+_USE_STORE = ("logs", "garbage", "uploads")
 # How long a stopping dispatcher waits for each check.
 _CHECK_PATIENCE_SECONDS = 3.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
@@ -195,8 +197,8 @@ class Dispatcher:
         self._asked_at = now
         for name, loop in list(self._loops.items()):
             at = loop.progressed_at
-            # Nothing waits for the checks, and a restart would not unblock them.
-            if name in _CHECKS or at is None:
+            # A restart would unblock neither a check nor the store, and `dasl serve` would end all trainings for it.
+            if name in _CHECKS or at is None or (name in _USE_STORE and self._store.hangs):
                 continue
             if (idle := now - max(at, self._awake_at)) >= limit:
                 return f"The loop {name!r} of the dispatcher made no progress for {idle:.0f} s"
@@ -239,9 +241,10 @@ class Dispatcher:
             background_stop.set()
             for name, thread in threads.items():
                 # A hanging store must not delay the release of the lease.
-                thread.join(_CHECK_PATIENCE_SECONDS if name in _CHECKS else None)
+                may_hang = name in _CHECKS or self._store.hangs
+                thread.join(_CHECK_PATIENCE_SECONDS if may_hang else None)
             for pool in self._pools:
-                pool.close()
+                pool.close(wait=not self._store.hangs)
         Loop(self._context.release_lease, interval, self._outage).run_once()
 
     def begin_shutdown(self) -> None:

@@ -104,6 +104,6 @@ class StepPool:
                 self._locked_at[step.key] = time.monotonic()
             raise
 
-    def close(self) -> None:
-        """Wait for the steps that run; begin no others."""
-        self._threads.shutdown(cancel_futures=True)
+    def close(self, *, wait: bool) -> None:
+        """Begin no other steps; wait for those that run, if asked to."""
+        self._threads.shutdown(wait, cancel_futures=True)

@@ -86,13 +86,13 @@ def _serve(
 ) -> None:
     # Imported late, as it takes a second and errors in the settings should be reported first.
     from service.artifacts import free_space
-    from service.artifacts.storage import Storage
     from service.client.config import config_path, write_config
     from service.db.migrate import upgrade
     from service.db.session import Database
     from service.dispatcher.context import Restarted
     from service.embedded.bootstrap_token import admin_token, choose_config
     from service.embedded.dispatcher_thread import DispatcherThread
+    from service.embedded.first_store_check import check_store
     from service.embedded.known_database import check_database, remember_database
     from service.embedded.notices import describe_cluster, describe_unfinished
     from service.embedded.on_demand import RayOnDemand
@@ -104,13 +104,10 @@ def _serve(
     check_database(settings)
     upgrade(settings.database_url)
     remember_database(settings)
-    Storage(settings.artifacts_uri).check_writable()
-    for what, uri in (
-        (free_space.DATABASE, settings.database_url),
-        (free_space.ARTIFACTS, settings.artifacts_uri),
-    ):
-        if (shortage := free_space.shortage(what, uri)) is not None:
-            logger.warning("%s", shortage[:1].upper() + shortage[1:])
+    check_store(settings.artifacts_uri)
+    shortage = free_space.shortage(free_space.DATABASE, settings.database_url)
+    if shortage is not None:
+        logger.warning("%s", shortage[:1].upper() + shortage[1:])
     database = Database(settings.database_url)
     api = ApiThread(settings, database, listener)
     api.start()

@@ -106,6 +106,33 @@ def test_dispatcher_is_stuck_only_if_a_round_does_not_end(
     assert world.dispatcher.stuck() is None, "it has stopped"
 
 
+def test_store_that_hangs_does_not_make_the_dispatcher_stuck(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart would not unblock it, and `dasl serve` would end all trainings."""
+    job = world.start_job()
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hangs(*_: object) -> None:
+        hanging.set()
+        assert go_on.wait(60)
+        raise OSError("stale file handle")
+
+    for call in ("check_writable", "folders", "remove"):
+        monkeypatch.setattr(Storage, call, hangs)
+    world.end_job(job, "succeeded")
+    world.ahead += timedelta(seconds=61)  # The check of the store is due.
+    with running(world):
+        assert hanging.wait(60)
+        until(lambda: world.dispatcher._store.hangs or None, "the check of the store")
+        loop = world.dispatcher.background["logs"]
+        assert loop.progressed_at is not None
+        loop.progressed_at -= 2 * world.settings.stuck_seconds
+        found = world.dispatcher.stuck()
+        go_on.set()
+        assert found is None
+
+
 def test_suspended_process_is_not_stuck(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as by Ctrl-Z or `docker pause`: its loops continue with it."""
     now = time.monotonic()

@@ -56,7 +56,7 @@ def test_slow_step_delays_no_other_and_runs_once(calls: Calls) -> None:
     assert pool.is_busy("slow")
     assert not pool.is_busy("a")
     gate.set()
-    pool.close()
+    pool.close(wait=True)
     assert calls.began.count("slow") == 1
 
 
