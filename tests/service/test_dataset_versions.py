@@ -11,10 +11,9 @@ from service.datasets.ingests import repository as ingests
 from service.datasets.versions import repository as versions
 from service.db.models import Checkpoint, Dataset, DatasetVersion, Job
 from service.db.session import Database
-from service.tasks.repository import preparations
+from service.tasks.repository import preparations, previews
 from tests.service.test_retention import save
-from tests.support.api_under_test import FACTS, Api, refused
-from tests.support.runs import submission_id
+from tests.support.api_under_test import FACTS, Api, TaskRun, refused
 
 
 def request_refresh(api: Api, dataset: str) -> Any:
@@ -36,18 +35,17 @@ def run_ingest(
 
     It fails if `images` is None, and reports that index again if nothing has `changed`.
     """
-    number, headers = api.ingest(dataset)
-    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
-    started = api.client.post(f"{endpoint}/start", headers=headers).json()
+    worker = api.ingest(dataset)
+    started = worker.post("start").json()
     error = {"type": "ingest-failed", "message": "the folder is gone"}
     body: dict[str, Any] = {"state": "failed", "error": error}
     if images is not None:
-        new = f"{started['artifacts_uri']}/{number}/index.safetensors"
+        new = f"{started['artifacts_uri']}/{worker.number}/index.safetensors"
         uri = new if changed else started["previous_index_uri"]
         facts = {**FACTS, "num_images": images}
         body = {"state": "succeeded", "facts": facts, "index_uri": uri, "report": report}
     for _ in range(2):
-        assert api.client.post(f"{endpoint}/finish", json=body, headers=headers).status_code == 204
+        assert worker.post("finish", **body).status_code == 204
     previous: str | None = started["previous_index_uri"]
     return previous
 
@@ -75,12 +73,11 @@ def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> No
     for _ in range(2):  # the second changes nothing
         view = request_refresh(api, dataset).json()
         assert (view["state"], view["version"], view["refresh"]["state"]) == ("ready", 1, "pending")
-    number, headers = api.ingest(dataset)
+    worker = api.ingest(dataset)
     assert shown(api, dataset)["refresh"]["state"] == "ingesting"
     assert request_refresh(api, dataset).status_code == 202
     during = api.submit()
-    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
-    started = api.client.post(f"{endpoint}/start", headers=headers).json()
+    started = worker.post("start").json()
     changes = {"added": 100, "removed": 0, "changed": 1, "unchanged": 99, "relabeled": 0}
     body = {
         "state": "succeeded",
@@ -88,7 +85,7 @@ def test_refresh_makes_a_version_while_the_data_set_stays_usable(api: Api) -> No
         "index_uri": f"{started['artifacts_uri']}/new/index.safetensors",
         "report": {"num_images": 200, "changes": changes},
     }
-    assert api.client.post(f"{endpoint}/finish", json=body, headers=headers).status_code == 204
+    assert worker.post("finish", **body).status_code == 204
     view = shown(api, dataset)
     assert (view["state"], view["version"], view["refresh"]) == ("ready", 2, None)
     assert view["facts"]["num_images"] == 200
@@ -242,14 +239,13 @@ def test_version_that_is_being_prepared_is_kept(api: Api) -> None:
     refresh(api, dataset)
 
     assert unneeded(api) == []
-    path, headers = api.task(preparations, answer.json()["id"])
-    started = api.client.post(f"{path}/start", headers=headers).json()
+    run = TaskRun(api, answer.json()["id"], preparations)
+    started = run.post("start").json()
     [_, first] = listed(api, dataset)
     assert first["number"] == 1
     assert started["dataset"]["index_uri"].endswith("/1/index.safetensors")
     assert unneeded(api) == []
-    report = {"state": "failed", "error": {"message": "no room"}}
-    assert api.client.post(f"{path}/finish", json=report, headers=headers).status_code == 204
+    assert run.post("finish", state="failed", error={"message": "no room"}).status_code == 204
     assert unneeded(api) == [1]
 
 
@@ -260,11 +256,10 @@ def test_preview_is_of_one_version_which_is_kept_until_it_is_drawn(api: Api) -> 
         return api.client.post(f"/v1/datasets/{dataset}/previews", json={"spec": {}} | body)
 
     def started(preview: str) -> tuple[int, str]:
-        path, headers = api.preview(preview)
-        start = api.client.post(f"{path}/start", headers=headers).json()
+        run = TaskRun(api, preview, previews)
+        start = run.post("start").json()
         error = {"type": "ValueError", "message": "no such image"}
-        report = {"state": "failed", "error": error}
-        assert api.client.post(f"{path}/finish", json=report, headers=headers).is_success
+        assert run.post("finish", state="failed", error=error).is_success
         return start["dataset_version"], start["dataset"]["index_uri"]
 
     before = requested().json()

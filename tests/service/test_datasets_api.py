@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from service.datasets import repository
 from service.db.models import Dataset
 from tests.support.api_under_test import FACTS, Api, refused
-from tests.support.runs import submission_id
 
 
 def register(api: Api, name: str, uri: str) -> Any:
@@ -120,40 +119,32 @@ def test_options_that_a_kind_of_file_does_not_read_are_refused(
 
 def test_ingest_report_lists_skipped_images(api: Api) -> None:
     dataset = api.dataset(state="pending")
-    number, headers = api.ingest(dataset)
-    endpoint = f"/worker/v1/runs/{submission_id(api.database, dataset, number)}"
-    refused(api.client.post(f"{endpoint}/start", headers=api.token("admin")), 401)
-    refused(api.client.post("/worker/v1/runs/ds_x-1/start", headers=headers), 401)
-    started = api.client.post(f"{endpoint}/start", headers=headers).json()
-    assert number == 1
+    worker = api.ingest(dataset)
+    path = f"/worker/v1/{worker.path}/start"
+    refused(api.client.post(path, headers=api.token("admin")), 401)
+    refused(api.client.post("/worker/v1/runs/ds_x-1/start", headers=worker.headers), 401)
+    started = worker.post("start").json()
+    assert worker.number == 1
     assert started["uri"].endswith("/images/emoji")
     report = {"num_images": 100, "num_skipped": 1, "skipped": [{"path": "a", "reason": "empty"}]}
     done = {"state": "succeeded", "facts": FACTS, "report": report}
-    refused(api.client.post(f"{endpoint}/finish", json=done, headers=headers), 422)
+    refused(worker.post("finish", **done), 422)
     outside = {**done, "index_uri": "file:///etc/passwd"}
-    refused(api.client.post(f"{endpoint}/finish", json=outside, headers=headers), 422, "index_uri")
+    refused(worker.post("finish", **outside), 422, "index_uri")
     done["index_uri"] = f"{started['artifacts_uri']}/index.safetensors"
     for _ in range(2):
-        assert api.client.post(f"{endpoint}/finish", json=done, headers=headers).status_code == 204
+        assert worker.post("finish", **done).status_code == 204
     shown = api.client.get(f"/v1/datasets/{dataset}").json()
     assert (shown["state"], shown["report"]) == ("ready", report)
     assert FACTS.items() <= shown["facts"].items()
-    refused(api.client.post(f"{endpoint}/start", headers=headers), 409, None, "stale-attempt")
-    failed = {"state": "failed", "error": {"message": "late"}}
-    refused(api.client.post(f"{endpoint}/finish", json=failed, headers=headers), 409)
+    refused(worker.post("start"), 409, None, "stale-attempt")
+    refused(worker.post("finish", state="failed", error={"message": "late"}), 409)
 
 
 def test_failed_ingest_shows_the_reason(api: Api) -> None:
     dataset = api.dataset(state="pending")
-    number, headers = api.ingest(dataset)
     error = {"type": "ingest-failed", "message": "holds no images"}
-    body = {"state": "failed", "error": error}
-    answer = api.client.post(
-        f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/finish",
-        json=body,
-        headers=headers,
-    )
-    assert answer.status_code == 204
+    assert api.ingest(dataset).post("finish", state="failed", error=error).status_code == 204
     shown = api.client.get(f"/v1/datasets/{dataset}").json()
     assert shown["error"] == error
     problem = refused(api.client.post("/v1/jobs", json={"dataset": "emoji"}), 422, "dataset")
@@ -248,15 +239,9 @@ def test_register_compares_paths_as_text_when_checks_are_off(api: Api, rooted: P
 
 def test_ingest_report_for_deleted_dataset_is_stale(api: Api) -> None:
     dataset = api.dataset(state="pending")
-    number, headers = api.ingest(dataset)
+    worker = api.ingest(dataset)
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
-    body = {"state": "failed", "error": "x"}
-    answer = api.client.post(
-        f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/finish",
-        json=body,
-        headers=headers,
-    )
-    refused(answer, 409, None, "stale-attempt")
+    refused(worker.post("finish", state="failed", error="x"), 409, None, "stale-attempt")
 
 
 def test_delete_refuses_dataset_in_use(api: Api) -> None:

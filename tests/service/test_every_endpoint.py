@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 from service import credentials
 from service.server.app import create_app
 from service.settings import Settings
-from service.tasks.repository import model_runs
-from tests.support.api_under_test import Api, Worker, refused, snapshot
+from service.tasks.repository import previews
+from tests.support.api_under_test import Api, TaskRun, Worker, refused, snapshot
 from tests.support.runs import submission_id
 
 FILE: dict[str, Any] = {"name": "a", "size": 1, "sha256": "0" * 64}
@@ -122,10 +122,9 @@ def world(api: Api) -> Iterator[World]:
         assert answer.status_code == 204, answer.text
         path = f"/v1/datasets/{dataset}/previews"
         preview = api.client.post(path, json={"spec": {}}).json()["id"]
-        run, headers = api.preview(preview)
         uri = f"{api.context.storage.preview_uri(preview)}/1"
         report = {"state": "succeeded", "uri": uri, "files": files}
-        answer = api.client.post(f"{run}/finish", json=report, headers=headers)
+        answer = TaskRun(api, preview, previews).post("finish", **report)
         assert answer.status_code == 204, answer.text
         path = f"/v1/datasets/{dataset}/preparations"
         preparation = api.client.post(path, json={"spec": {}}).json()["id"]
@@ -134,10 +133,9 @@ def world(api: Api) -> Iterator[World]:
         checkpoint_id = checkpoint.json()["id"]
         path = f"/v1/checkpoints/{checkpoint_id}/exports"
         model_run = api.client.post(path, json={"format": "hf"}).json()["id"]
-        run, headers = api.task(model_runs, model_run)
         uri = f"{api.context.storage.model_run_uri(model_run)}/1"
         ended: dict[str, Any] = {**report, "result": {}, "uri": uri}
-        answer = api.client.post(f"{run}/finish", json=ended, headers=headers)
+        answer = TaskRun(api, model_run).post("finish", **ended)
         assert answer.status_code == 204, answer.text
         token = api.client.post(
             "/v1/tokens", json={"name": "token of the other tenant"}, headers=api.token("admin")
@@ -199,16 +197,16 @@ def test_every_endpoint_rejects_missing_and_unknown_tokens(world: World) -> None
 
 def test_user_endpoints_reject_worker_tokens(world: World) -> None:
     for operation in USER_OPERATIONS:
-        refused(world.send(operation, {"Authorization": f"Bearer {world.worker.token}"}), 401)
+        refused(world.send(operation, world.worker.headers), 401)
 
 
 def test_worker_endpoints_reject_every_other_token(world: World) -> None:
     api = world.api
     spec = {"dataset": "emoji"}
     job = api.client.post("/v1/jobs", json=spec, headers=api.token("submit")).json()["id"]
-    other = {"Authorization": f"Bearer {api.start(job).token}"}
-    _, ingest = api.ingest(api.dataset("another", state="pending"))
-    valid = {"Authorization": f"Bearer {world.worker.token}"}
+    other = api.start(job).headers
+    ingest = api.ingest(api.dataset("another", state="pending")).headers
+    valid = world.worker.headers
     for operation in WORKER_OPERATIONS:
         for headers in (api.token("admin"), other, ingest):
             refused(world.send(operation, headers), 401)

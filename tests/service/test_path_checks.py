@@ -12,7 +12,6 @@ import pytest
 from dasl_core.spec import BACKBONES
 from service.db.models import Dataset
 from tests.support.api_under_test import Api, refused
-from tests.support.runs import submission_id
 
 
 def write_zip(file: Path) -> None:
@@ -127,12 +126,9 @@ def test_worker_start_includes_dataset_roots(api: Api, tmp_path: Path) -> None:
     assert answer["dataset_roots"] == [str(tmp_path), str(tmp_path / "own")]
     assert answer["excluded_folders"] == excluded
     dataset = api.dataset(name="other", state="pending")
-    number, headers = api.ingest(dataset)
-    start = api.client.post(
-        f"/worker/v1/runs/{submission_id(api.database, dataset, number)}/start", headers=headers
-    )
-    assert start.json()["dataset_roots"] == [str(tmp_path), str(tmp_path / "own")]
-    assert start.json()["excluded_folders"] == excluded
+    start = api.ingest(dataset).post("start").json()
+    assert start["dataset_roots"] == [str(tmp_path), str(tmp_path / "own")]
+    assert start["excluded_folders"] == excluded
 
 
 def test_submit_refuses_trackers_on_other_hosts(api: Api) -> None:

@@ -9,8 +9,9 @@ import pytest
 from service.db.models import Preview
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
+from service.tasks.repository import previews
 from service.tasks.service import MAX_PENDING
-from tests.support.api_under_test import Api, refused
+from tests.support.api_under_test import Api, TaskRun, refused
 
 SHA = "0" * 64
 SPEC = {"method": {"name": "dino", "local_crops": 3}, "augment": {"flip": 0.25}}
@@ -35,8 +36,8 @@ def folder_of(api: Api, preview: str) -> Path:
 def draw(api: Api, preview: str) -> dict[str, bytes]:
     """Draw a preview, as the worker does, with two files; return their content."""
     contents = {"sheet.png": b"a picture", "preview.json": b"{}"}
-    path, headers = api.preview(preview)
-    start = api.client.post(f"{path}/start", headers=headers).json()
+    run = TaskRun(api, preview, previews)
+    start = run.post("start").json()
     folder = folder_of(api, preview)
     assert f"file://{folder.parent}" == start["artifacts_uri"]
     folder.mkdir(parents=True)
@@ -44,9 +45,8 @@ def draw(api: Api, preview: str) -> dict[str, bytes]:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
         files.append({"name": name, "size": len(content), "sha256": SHA})
-    report = {"state": "succeeded", "uri": f"file://{folder}", "files": files}
     for _ in range(2):  # its answer may get lost
-        answer = api.client.post(f"{path}/finish", json=report, headers=headers)
+        answer = run.post("finish", state="succeeded", uri=f"file://{folder}", files=files)
         assert answer.status_code == 204, answer.text
     return contents
 
@@ -154,22 +154,18 @@ def test_repeated_request_gets_the_first_answer(api: Api) -> None:
 @pytest.mark.dialect
 def test_pending_previews_of_a_token_are_limited(api: Api) -> None:
     dataset = api.dataset()
-    previews = [requested(api, dataset) for _ in range(MAX_PENDING)]
-    api.preview(previews[0])
+    pending = [requested(api, dataset) for _ in range(MAX_PENDING)]
+    TaskRun(api, pending[0], previews)
     problem = refused(request(api, dataset), 429, None, "quota-exceeded")
     assert (problem["limit"], problem["used"]) == (MAX_PENDING, MAX_PENDING)
     api.client.headers.update(api.token("submit"))
     requested(api, dataset)
-    assert api.client.delete(f"/v1/previews/{previews[0]}").status_code == 204
+    assert api.client.delete(f"/v1/previews/{pending[0]}").status_code == 204
 
 
 def test_run_reports_only_into_its_own_preview(api: Api) -> None:
     preview = requested(api, api.dataset())
-    path, headers = api.preview(preview)
-
-    def post(action: str, **body: Any) -> Any:
-        return api.client.post(f"{path}/{action}", json=body, headers=headers)
-
+    post = TaskRun(api, preview, previews).post
     started = post("start").json()
     assert started["images"] == 8
     assert started["dataset"]["name"] == "emoji"

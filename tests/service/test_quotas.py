@@ -171,7 +171,7 @@ def test_register_over_quota_names_the_quota(api: Api) -> None:
     assert sorted(names) == ["a", "b", "d"]
     # One that is being read still counts, until it has ended.
     dataset = first.json()["id"]
-    number, _ = api.ingest(dataset)
+    number = api.ingest(dataset).number
     refused(register(api, limited, "c"), 429)
     with api.database.write() as session:
         assert ingests.end_ingest(session, dataset, number, DatasetState.FAILED)

@@ -111,7 +111,7 @@ class World:
         worker = api.start(api.submit()["id"])
         checkpoint = _report(worker)
         if "/worker/" in operation:
-            headers = {"Authorization": f"Bearer {worker.token}"}
+            headers = worker.headers
         token = api.client.post("/v1/tokens", json={"name": "x"}).json()["id"]
         user = api.client.post("/v1/users", json={"name": "x"}).json()["id"]
         tenant = f"tenant-{number}"

@@ -16,7 +16,6 @@ from service.log_records import JsonLines, TextLines
 from service.server.app import create_app
 from service.settings import Settings
 from tests.support.api_under_test import Api
-from tests.support.runs import submission_id
 
 PASSWORD, RAY_TOKEN, METRICS_TOKEN = "hunter2-database", "hunter2-ray", "hunter2-metrics"
 # Loggers of the test client, not of the service.
@@ -118,10 +117,9 @@ def test_secrets_appear_in_no_log_file_row_or_response(
     secrets["the second worker's token"] = again.token
     watched.send("POST", f"/worker/v1/runs/{again.run_id}/start", worker.token)
     watched.send("POST", f"/v1/jobs/{job}/cancel", submitter)
-    number, headers = api.ingest(pending)
-    ingest = secrets["the ingest's token"] = headers["Authorization"].removeprefix("Bearer ")
-    run = submission_id(api.database, pending, number)
-    watched.send("POST", f"/worker/v1/runs/{run}/start", ingest)
+    ingest = api.ingest(pending)
+    secrets["the ingest's token"] = ingest.token
+    watched.send("POST", f"/worker/v1/runs/{ingest.run_id}/start", ingest.token)
 
     # A new token is shown only in the response that creates it.
     created = watched.send("POST", "/v1/tokens", admin, json={"name": "new"}).json()

@@ -31,7 +31,6 @@ from service.settings import Settings
 from tests.service.test_server_process import api_process
 from tests.support.api_under_test import FACTS, Api, refused, served
 from tests.support.polling import until
-from tests.support.runs import submission_id
 from tests.support.uploads import begin, dispatcher_of_uploads, put
 
 CONTENT = random.Random(0).randbytes(3000)
@@ -518,12 +517,10 @@ def test_failed_upload_says_what_can_be_done_with_an_upload(stored: Api) -> None
     dataset_id = begin(stored, 1, name="a").json()["id"]
     put(stored, dataset_id, b"x", 0, 1)
     dispatcher_of_uploads(stored).round()
-    number, headers = stored.ingest(dataset_id)
-    run = f"/worker/v1/runs/{submission_id(stored.database, dataset_id, number)}"
-    uri = stored.client.post(f"{run}/start", headers=headers).json()["uri"]
+    worker = stored.ingest(dataset_id)
+    uri = worker.post("start").json()["uri"]
     error = {"type": "ingest-failed", "message": f"{uri} holds no usable image"}
-    report = {"state": "failed", "error": error}
-    answer = stored.client.post(f"{run}/finish", json=report, headers=headers)
+    answer = worker.post("finish", state="failed", error=error)
     assert answer.status_code == 204, answer.text
     assert show(stored, dataset_id)["error"]["message"] == "the upload holds no usable image"
     taken = refused(begin(stored, 1, name="a"), 409, None, "name-taken")["detail"]
@@ -539,9 +536,8 @@ def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
     dataset_id, other = (begin(stored, 1, name=name).json()["id"] for name in ("a", "b"))
     put(stored, dataset_id, b"x", 0, 1)
     dispatcher_of_uploads(stored).round()
-    number, headers = stored.ingest(dataset_id)
-    run = f"/worker/v1/runs/{submission_id(stored.database, dataset_id, number)}"
-    start = stored.client.post(f"{run}/start", headers=headers).json()
+    worker = stored.ingest(dataset_id)
+    start = worker.post("start").json()
     readable = ReadableFolders(
         start["dataset_roots"],
         start["excluded_folders"],
@@ -560,7 +556,7 @@ def test_workers_read_only_the_upload_of_the_data_set(stored: Api) -> None:
         assert not may_read(path)
     index = f"{start['artifacts_uri']}/1/index.safetensors"
     report = {"state": "succeeded", "facts": FACTS, "report": {}, "index_uri": index}
-    assert stored.client.post(f"{run}/finish", json=report, headers=headers).status_code == 204
+    assert worker.post("finish", **report).status_code == 204
     # Training reads from there, too.
     started = stored.start(stored.submit(dataset="a")["id"]).post("start")
     assert started.json()["dataset"]["upload_folder"] == start["uri"].rpartition("/")[0]

@@ -21,7 +21,7 @@ from service.runs.endings import Ending, Retry
 from service.server.app import create_app
 from service.tasks.repository import preparations, previews
 from service.webhooks.service import MAX_WEBHOOKS
-from tests.support.api_under_test import Api, refused
+from tests.support.api_under_test import Api, TaskRun, refused
 from tests.support.databases import waits_for_lock
 from tests.support.polling import until
 
@@ -168,16 +168,16 @@ def test_messages_are_rolled_back_with_their_event(admin: Api) -> None:
 def test_ends_of_ingests_and_tasks_add_messages(admin: Api) -> None:
     webhook = create(admin, events=["*"])
     dataset = admin.dataset("more", state="pending")
-    number, _ = admin.ingest(dataset)
+    number = admin.ingest(dataset).number
     with admin.database.write() as session:
         error = {"type": "empty", "message": "no images"}
         assert ingests.end_ingest(session, dataset, number, "failed", error=error)
     ready = admin.dataset()
     path = f"/v1/datasets/{ready}/previews"
     preview = admin.client.post(path, json={"spec": {}}).json()["id"]
-    run, headers = admin.preview(preview)
-    report = {"state": "failed", "error": {"type": "ValueError", "message": "too small"}}
-    assert admin.client.post(f"{run}/finish", json=report, headers=headers).status_code == 204
+    error = {"type": "ValueError", "message": "too small"}
+    run = TaskRun(admin, preview, previews)
+    assert run.post("finish", state="failed", error=error).status_code == 204
     failed, drawn = payloads(admin, webhook)
     assert failed["type"] == "dataset.failed"
     assert failed["data"] == {

@@ -280,10 +280,7 @@ def test_worker_api_refuses_non_finite_values(api: Api) -> None:
             answer = api.client.post(
                 f"/worker/v1/{worker.path}/{action.strip()}",
                 content=body % number,
-                headers={
-                    "Authorization": f"Bearer {worker.token}",
-                    "content-type": "application/json",
-                },
+                headers=worker.headers | {"content-type": "application/json"},
             )
             assert answer.status_code in (400, 422), (number, action, answer.text)
 
@@ -488,15 +485,9 @@ def test_worker_api_refuses_run_of_unknown_kind(api: Api) -> None:
     refused(worker.post("heartbeat"), 401, None, "unauthenticated")
 
 
-def ingesting(api: Api, dataset: str) -> Worker:
-    """Start the next ingest run of a data set; return its worker."""
-    number, headers = api.ingest(dataset)
-    return Worker(api, dataset, number, headers["Authorization"].removeprefix("Bearer "))
-
-
 @pytest.fixture
 def ingest(api: Api) -> Worker:
-    return ingesting(api, api.dataset("fresh", state="pending"))
+    return api.ingest(api.dataset("fresh", state="pending"))
 
 
 def test_ingest_run_starts_beats_and_finishes(ingest: Worker) -> None:
@@ -582,7 +573,7 @@ def test_superseded_ingest_run_is_refused(ingest: Worker) -> None:
     api, dataset = ingest.api, ingest.job_id
     with api.database.write() as session:
         assert ingests.end_ingest(session, dataset, 1, DatasetState.PENDING)
-    second = ingesting(api, dataset)
+    second = api.ingest(dataset)
     assert second.number == 2
     for action in ("start", "heartbeat"):
         refused(ingest.post(action), 409, None, "stale-attempt")

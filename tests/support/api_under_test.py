@@ -21,7 +21,7 @@ from service.scheduling.dispatcher_report import DispatcherReport
 from service.scheduling.nodes import Node
 from service.server.app import create_app
 from service.settings import Settings
-from service.tasks.repository import Tasks, model_runs, previews
+from service.tasks.repository import Tasks, model_runs
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
 from tests.support.runs import submission_id
@@ -111,26 +111,13 @@ class Api:
             self.dataset()
         return self.run(self.submit(**spec)["id"])
 
-    def ingest(self, dataset_id: str) -> tuple[int, dict[str, str]]:
-        """Start an ingest run, as the dispatcher does; return its number and headers."""
+    def ingest(self, dataset_id: str) -> Worker:
+        """Start the next ingest run of a data set, as the dispatcher does."""
         token, hashed = credentials.new_token()
         with self.database.write() as session:
             run = ingests.begin_ingest(session, dataset_id, hashed)
             assert run is not None
-        return run.number, {"Authorization": f"Bearer {token}"}
-
-    def task(self, tasks: Tasks[Any], task_id: str) -> tuple[str, dict[str, str]]:
-        """Start the run of a task, as the dispatcher does; return its path and headers."""
-        token, hashed = credentials.new_token()
-        with self.database.write() as session:
-            run = tasks.begin(session, task_id, hashed)
-            assert run is not None
-            path = f"/worker/v1/runs/{run.submission_id}"
-        return path, {"Authorization": f"Bearer {token}"}
-
-    def preview(self, preview_id: str) -> tuple[str, dict[str, str]]:
-        """Start the run of a preview."""
-        return self.task(previews, preview_id)
+        return Worker(self, dataset_id, run.number, token)
 
 
 @contextmanager
@@ -159,11 +146,16 @@ def check_references(api: Api, path: str, birds: dict[str, Any], cats: dict[str,
 
 
 class TaskRun:
-    """The run of a task, by default of a finished model."""
+    """The run of a task, by default of a finished model, started as the dispatcher does."""
 
     def __init__(self, api: Api, task_id: str, tasks: Tasks[Any] = model_runs) -> None:
         self.api = api
-        self.path, self.headers = api.task(tasks, task_id)
+        token, hashed = credentials.new_token()
+        self.headers = {"Authorization": f"Bearer {token}"}
+        with api.database.write() as session:
+            run = tasks.begin(session, task_id, hashed)
+            assert run is not None
+            self.path = f"/worker/v1/runs/{run.submission_id}"
 
     def post(self, action: str, **body: Any) -> Any:
         return self.api.client.post(f"{self.path}/{action}", json=body, headers=self.headers)
@@ -171,7 +163,7 @@ class TaskRun:
 
 @dataclass
 class Worker:
-    """The worker of one attempt."""
+    """The worker of one attempt of a job, or of one ingest run of a data set."""
 
     api: Api
     job_id: str
@@ -180,8 +172,12 @@ class Worker:
 
     @property
     def run_id(self) -> str:
-        """Submission id of the attempt."""
+        """Submission id of the run."""
         return submission_id(self.api.database, self.job_id, self.number)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
 
     @property
     def uri(self) -> str:
@@ -190,16 +186,13 @@ class Worker:
 
     @property
     def path(self) -> str:
-        """Path of the attempt's endpoints below `/worker/v1`."""
+        """Path of the run's endpoints below `/worker/v1`."""
         return f"runs/{self.run_id}"
 
     def post(self, action: str, **body: Any) -> Any:
         """POST to an endpoint of the worker API."""
-        return self.api.client.post(
-            f"/worker/v1/{self.path}/{action}",
-            json=body,
-            headers={"Authorization": f"Bearer {self.token}"},
-        )
+        path = f"/worker/v1/{self.path}/{action}"
+        return self.api.client.post(path, json=body, headers=self.headers)
 
 
 def current_version(dataset: Dataset) -> DatasetVersion:
