@@ -441,52 +441,65 @@ def artifact(**fields: Any) -> tuple[str, dict[str, Any]]:
     return "artifacts", {"name": "a", "uri": "{uri}/a", "size": 1, "sha256": SHA, **fields}
 
 
-def checkpoint(uri: str) -> tuple[str, dict[str, Any]]:
-    files = [{"name": "a", "size": 1, "sha256": SHA}]
+def checkpoint(uri: str = "{uri}/a", name: str = "a") -> tuple[str, dict[str, Any]]:
+    files = [{"name": name, "size": 1, "sha256": SHA}]
     return "checkpoints", {"step": 1, "epoch": 1, "uri": uri, "files": files}
 
 
-def points(
-    values: dict[str, float], *, step: int = 1, times: int = 1
-) -> tuple[str, dict[str, Any]]:
+def points(values: dict[str, Any], *, step: int = 1, times: int = 1) -> tuple[str, dict[str, Any]]:
     return "metrics", {"points": [{"step": step, "time": 1.0, "values": values}] * times}
 
 
-# Reports of a worker; `{uri}` is the attempt's folder.
+# Places that are not below the attempt's folder, which is `{uri}`, and names that would lead out of it.
+PLACES = (
+    *("file:///etc/passwd", "{uri}", "{uri}/../../2/x", "{uri}0/a", "{uri}/a//b", "{uri}/a\\b"),
+    *("s3://b/x", "http://169.254.169.254/", "{uri}/x::nosuch", "{uri}/x::memory"),
+)
+NAMES = (*("../x", "/etc/passwd", "a/b", "a\\b", "..", ".hidden", "", "a\0", "a b"), "x" * 201)
+# Reports of a worker.
 REPORTS: dict[str, tuple[tuple[str, dict[str, Any]], tuple[int, str]]] = {
-    "a place outside": (artifact(uri="file:///etc/passwd"), (422, "uri")),
-    "a place above": (artifact(uri="{uri}/../../../../dasl.db"), (422, "uri")),
-    "a neighbour's place": (artifact(uri="{uri}0/a"), (422, "uri")),
-    "another scheme": (artifact(uri="http://169.254.169.254/"), (422, "uri")),
-    "a store behind a store": (artifact(uri="{uri}/x::nosuch"), (422, "uri")),
-    "a path as a file's name": (artifact(name="../a"), (422, "name")),
+    **{f"an artifact in {place}": (artifact(uri=place), (422, "uri")) for place in PLACES},
+    **{f"a checkpoint in {place}": (checkpoint(place), (422, "uri")) for place in PLACES},
+    **{f"an artifact {name!r}": (artifact(name=name), (422, "name")) for name in NAMES},
+    **{
+        f"a file {name!r} of a checkpoint": (checkpoint(name=name), (422, "files.0.name"))
+        for name in NAMES
+    },
     "a file that is larger than any": (artifact(size=2**63), (422, "size")),
     "a content type with a header in it": (
         artifact(content_type="a/b\r\nX: y"),
         (422, "content_type"),
     ),
-    "a checkpoint outside": (checkpoint("file:///etc"), (422, "uri")),
-    "a checkpoint in a store behind a store": (checkpoint("{uri}/x::memory"), (422, "uri")),
     "a key of 190,000 letters": (("heartbeat", {"x" * 190_000: 1}), (422, SHORTENED)),
     "a figure's name of 190,000 letters": (
         ("heartbeat", {"progress": {"x" * 190_000: 1}}),
         (422, f"progress.{SHORTENED}"),
     ),
+    "an unknown key": (("heartbeat", {"speed": 3}), (422, "speed")),
     "a series' name of 190,000 letters": (
         points({"x" * 190_000: 1.0}),
         (422, f"points.0.values.{SHORTENED}"),
     ),
     "a step of 64 bits": (points({"loss": 1.0}, step=2**63), (422, "points.0.step")),
+    "a step below 0": (points({"loss": 1.0}, step=-1), (422, "points.0.step")),
     "the last step there is": (points({"loss": 1.0}, step=2**63 - 1), (204, "")),
     "one point 3000 times": (points({"l": 1.0}, times=3000), (204, "")),
     "201 series": (points({f"l{n}": 1.0 for n in range(201)}), (422, "points.0.values")),
     "a series without a name": (points({"": 1.0}), (422, "points.0.values.")),
+    "no value": (points({"loss": None}), (422, "points.0.values.loss")),
+    "a value in quotes": (points({"loss": "1"}), (422, "points.0.values.loss")),
     "an event of the service's own": (("events", {"type": "status"}), (422, "type")),
+    "an event of two words": (("events", {"type": "Two words"}), (422, "type")),
     "a message of 20,001 letters": (
         ("events", {"type": "note", "message": "x" * 20_001}),
         (422, "message"),
     ),
+    "an evaluation of something else": (
+        ("evaluations", {"step": 1, "epoch": 1, "subject": "x", "metrics": {}}),
+        (422, "subject"),
+    ),
     "an outcome of its own": (("finish", {"outcome": "queued"}), (422, "outcome")),
+    "an outcome of the service's own": (("finish", {"outcome": "lost"}), (422, "outcome")),
 }
 
 

@@ -13,9 +13,12 @@ from service.cli.app import app
 testing._get_command = cache(testing._get_command)  # type: ignore[attr-defined]
 
 
-def run(*arguments: object, code: int = 0, stdin: str | None = None) -> Result:
+def run(
+    *arguments: object, code: int = 0, stdin: str | None = None, env: dict[str, str] | None = None
+) -> Result:
     """Run a command, which must end with the exit code."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+    words = [str(argument) for argument in arguments]
+    result = CliRunner().invoke(app, words, input=stdin, env=env)
     assert result.exit_code == code, (result.stdout, result.stderr)
     return result
 

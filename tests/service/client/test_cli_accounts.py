@@ -118,18 +118,3 @@ def test_tenant_of_another_alphabet_reaches_the_server(operator: str, service: S
         assert token.tenant == "工房 / 1"
         assert client.tenants.get("工房 / 1").name == token.tenant
     assert "工房 / 1" in run("tenants", "show", "工房 / 1").stdout
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["tenants", "set", "lab"],
-        ["tenants", "set", "lab", "--max-gpus", "2.5"],
-        ["tenants", "set", "lab", "--max-priority", "high"],
-        ["tenants", "set", "lab", "--max-hours", "inf"],
-        ["users", "set", "usr_1"],
-        ["tokens", "create", "x", "--expires-in-days", "soon"],
-    ],
-)
-def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
-    run(*arguments, code=2)

@@ -47,6 +47,12 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
         ["tokens", "set", "tok_1"],
         ["tokens", "set", "tok_1", "--max-gpus", "-1"],
         ["tokens", "create", "lab", "--max-running-jobs", "many"],
+        ["tokens", "create", "lab", "--expires-in-days", "soon"],
+        ["tenants", "set", "lab"],
+        ["tenants", "set", "lab", "--max-gpus", "2.5"],
+        ["tenants", "set", "lab", "--max-priority", "high"],
+        ["tenants", "set", "lab", "--max-hours", "inf"],
+        ["users", "set", "usr_1"],
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:

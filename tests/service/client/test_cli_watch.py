@@ -18,6 +18,7 @@ from service.client import ApiError, Client, ConnectionFailed, JobFailed, WaitTi
 from service.wire.events import EventView
 from service.wire.jobs import EvaluationView, JobView
 from tests.support.answers import answer_of
+from tests.support.command_line import run
 from tests.support.scripted_server import Answer, Request, ScriptedServer, answer_json, scripted
 
 JOB = "job_1"
@@ -99,21 +100,10 @@ def _environment(server: ScriptedServer) -> dict[str, str]:
     return {"DASL_URL": server.url, "PYTHONUTF8": "1", "XDG_CONFIG_HOME": "/nonexistent"}
 
 
-def _dasl(server: ScriptedServer, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "service.cli", *arguments],
-        env=_environment(server),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_watch_prints_plain_lines_until_success() -> None:
     with scripted(Life()) as server:
-        done = _dasl(server, "watch", JOB)
-    assert (done.returncode, done.stderr) == (0, "")
+        done = run("watch", JOB, env=_environment(server))
+    assert done.stderr == ""
     lines = [line.split("  ", 1)[1] for line in done.stdout.splitlines()]
     assert [line for line in lines if line.endswith("is done")] == [
         f"step {seq} is done" for seq in (1, 2, 3)
@@ -133,25 +123,22 @@ def test_watch_failure_prints_log_lines_unless_a_setting_is_invalid(
     type: str, said: list[str]
 ) -> None:
     with scripted(Life("failed", 1, error_type=type)) as server:
-        done = _dasl(server, "watch", JOB)
-    assert done.returncode == 1
+        done = run("watch", JOB, env=_environment(server), code=1)
     assert done.stderr.splitlines()[-2:] == said
 
 
 def test_watch_and_wait_end_at_the_time_limit() -> None:
     """Nobody may ever resume the job."""
     with scripted(Life("paused", 1, error_type="max-hours")) as server:
-        done = _dasl(server, "watch", JOB)
+        done = run("watch", JOB, env=_environment(server), code=1)
         with Client(server.url) as client, pytest.raises(JobFailed, match="job_1 paused: boom"):
             client.jobs.wait(JOB, poll=0.0)
-    assert done.returncode == 1
     assert done.stderr.splitlines() == ["Job job_1 paused: boom", "Its log: dasl logs job_1"]
 
 
 def test_watch_cancelled_job_exits_with_1_and_prints_only_json() -> None:
     with scripted(Life("cancelled", 1)) as server:
-        done = _dasl(server, "watch", JOB, "--json")
-    assert done.returncode == 1
+        done = run("watch", JOB, "--json", env=_environment(server), code=1)
     documents = [json.loads(line) for line in done.stdout.splitlines()]
     assert documents[-1]["job"]["status"] == "cancelled"
 
@@ -266,7 +253,7 @@ def test_watch_unknown_job_fails() -> None:
     with scripted(Life()) as server, Client(server.url) as client:
         with pytest.raises(ApiError, match="Not found"):
             watch_job(client, "job_2", Notes())
-        assert _dasl(server, "watch", "job_2").returncode == 1
+        run("watch", "job_2", env=_environment(server), code=1)
 
 
 def test_watch_draws_a_panel_on_a_terminal() -> None:
