@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import tifffile
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from tests.dasl_core.image_files import as_dicom, by_tifffile, files_of_all_formats, ramp
+from tests.dasl_core.image_files import as_dicom, by_tifffile, files_of_all_formats, png_chunk, ramp
 
 FILES = files_of_all_formats()
 # Headers are at the beginning, where a flipped bit changes most.
@@ -55,17 +55,11 @@ def damaged_by(damage: str, content: bytes, other: bytes, rng: random.Random) ->
     return bytes(changed)
 
 
-def png_claiming(width: int, height: int, bits: int = 8) -> bytes:
-    def chunk(name: bytes, content: bytes) -> bytes:
-        checksum = struct.pack(">I", zlib.crc32(name + content))
-        return struct.pack(">I", len(content)) + name + content + checksum
-
+def png_claiming(width: int, height: int, bits: int = 8, inflated: int = 64_000_000) -> bytes:
+    """A PNG of color whose pixels inflate to a number of bytes."""
     header = struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0)
-    # Inflates to 64 MB, more than the image needs.
-    rows = zlib.compress(bytes(64_000_000), 9)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    )
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(inflated), 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
 
 
 def npy_claiming(shape: str, descr: str = "<f4") -> bytes:

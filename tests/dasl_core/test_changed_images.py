@@ -3,7 +3,6 @@
 import io
 import os
 import shutil
-import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +20,7 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.opening import compute_checksum
 from dasl_core.data.shard_store import VARIABLE
 from dasl_core.data.unreadable import unreadable_error
+from tests.dasl_core import image_files
 from tests.support.small_shards import read_with_reasons
 
 IMAGES = 12
@@ -44,11 +44,8 @@ def as_folder(path: Path, pictures: list[bytes]) -> Path:
 
 
 def as_tar(path: Path, pictures: list[bytes]) -> Path:
-    with tarfile.open(path / "images.tar", "w") as archive:
-        for number, content in enumerate(pictures):
-            member = tarfile.TarInfo(f"{number:02}.png")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    files = ((f"{number:02}.png", content) for number, content in enumerate(pictures))
+    (path / "images.tar").write_bytes(image_files.as_tar(files))
     return path / "images.tar"
 
 

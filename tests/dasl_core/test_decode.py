@@ -2,7 +2,6 @@
 
 import io
 import re
-import struct
 import zlib
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from PIL import Image
 from dasl_core.data import decode_image
 from dasl_core.data.decode import decode, read_header
 from dasl_core.data.decode.reasons import describe_failure
+from tests.dasl_core.damaged_files import png_claiming
 from tests.dasl_core.image_files import as_npy, by_pillow, by_tifffile, png, png_chunk
 
 
@@ -63,21 +63,18 @@ def test_first_frame_of_several(format_: str) -> None:
     assert decode_image(file)[0, 0].tolist() == [255, 0, 0]
 
 
-def png_that_claims(width: int, height: int) -> bytes:
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"", "the file is empty"),
         (b"not an image, but a text file\n" * 20, "not an image of a known format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image of a known format"),
-        (png_that_claims(10_000, 9_999), "the image is too large: 10000 x 9999 pixels"),
-        (png_that_claims(60_000, 60_000), "the image is too large: 3600000000 pixels, more than"),
-        (png_that_claims(64, 64), "the image is damaged"),
+        (png_claiming(10_000, 9_999, inflated=1000), "the image is too large: 10000 x 9999 pixels"),
+        (
+            png_claiming(60_000, 60_000, inflated=1000),
+            "the image is too large: 3600000000 pixels, more than",
+        ),
+        (png_claiming(64, 64, inflated=1000), "the image is damaged"),
     ],
     ids=["empty", "text", "postscript", "large", "bomb", "too little data"],
 )

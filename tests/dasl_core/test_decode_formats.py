@@ -96,6 +96,7 @@ def test_types_are_converted(
         (FILES["ct.dcm"], 1, "uint16", "int16 pixels, which a data set of uint16 cannot hold"),
         (as_npy(np.zeros((2, 2), complex)), 1, "float32", "neither integer nor float"),
         (as_npy(np.zeros(5)), 1, "float32", r"shape \(5,\), and must be"),
+        (as_npy(np.zeros((0, 5))), 1, "float32", ""),
     ],
 )
 def test_what_does_not_fit_is_refused(

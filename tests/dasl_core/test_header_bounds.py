@@ -1,10 +1,12 @@
-"""What reading headers takes of time and memory, whatever an archive contains."""
+"""What reading images takes of time and memory, whatever they or their archive claim."""
 
 import io
 import threading
 import tracemalloc
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +18,11 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from dasl_core.data.decode import Header, header_bounds, read_header
+from dasl_core.data.decode import Header, decode, header_bounds, read_header
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source, inflated
 from dasl_core.data.sources.inflated import Inflated
+from tests.dasl_core.damaged_files import tiff_claiming
 from tests.dasl_core.image_files import as_dicom
 
 # More than a PNG may have behind its pixels, with what these need.
@@ -145,13 +148,27 @@ def test_images_of_an_array_are_bounded(tmp_path: Path) -> None:
         source.list_entries(lambda _: None)
 
 
+@contextmanager
+def memory_below(most: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
 def test_deflated_dicom_is_refused_without_inflating_it() -> None:
     content = as_dicom(np.zeros((4096, 4096), np.uint16), syntax=DeflatedExplicitVRLittleEndian)
     assert len(content) < 100_000
     read_header(io.BytesIO(as_dicom(np.ones((8, 8), np.uint16))), "a.dcm")  # imports pydicom
-    tracemalloc.start()
-    with pytest.raises(ValueError, match="a deflated DICOM file"):
+    with memory_below(1 << 20), pytest.raises(ValueError, match="a deflated DICOM file"):
         read_header(io.BytesIO(content), "a.dcm")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1 << 20
+
+
+def test_tile_that_inflates_beyond_its_size_takes_no_more_memory() -> None:
+    bomb = zlib.compress(bytes(50_000_000), 9)
+    content = tiff_claiming(TileByteCounts=len(bomb), TileOffsets=len(tiff_claiming())) + bomb
+    read_header(io.BytesIO(content), "a.tif")  # imports tifffile
+    with memory_below(5_000_000), pytest.raises(ValueError, match="the image is damaged"):
+        decode(io.BytesIO(content), "a.tif", 5, "float32")

@@ -1,11 +1,9 @@
 """Published data sets: the files of their authors become folders of classes, in the published split."""
 
 import gzip
-import io
 import os
 import pickle
 import re
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from PIL import Image
 from dasl_core.data import ingest_folder
 from dasl_core.data.published import prepare
 from dasl_core.data.published.imagenet100 import CLASSES
+from tests.dasl_core.image_files import as_tar
 
 
 def picture(path: Path, shade: int = 0) -> None:
@@ -91,15 +90,11 @@ def cifar_batch(labels: list[int], key: bytes) -> dict[bytes, object]:
 
 
 def cifar10(source: Path) -> None:
-    names = {b"label_names": [b"airplane", b"automobile"]}
+    names: dict[bytes, object] = {b"label_names": [b"airplane", b"automobile"]}
     files = {f"data_batch_{i}": cifar_batch([0, 1], b"labels") for i in range(1, 6)}
-    with tarfile.open(source / "cifar-10-python.tar.gz", "w:gz") as archive:
-        all_files = files | {"test_batch": cifar_batch([1], b"labels"), "batches.meta": names}
-        for name, content in all_files.items():
-            data = as_python_2(content)
-            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+    files |= {"test_batch": cifar_batch([1], b"labels"), "batches.meta": names}
+    packed = [(f"cifar-10-batches-py/{name}", as_python_2(each)) for name, each in files.items()]
+    (source / "cifar-10-python.tar.gz").write_bytes(gzip.compress(as_tar(packed)))
 
 
 def cifar100(source: Path) -> None:
@@ -129,31 +124,23 @@ def imagenet100(source: Path) -> None:
             picture(source / part / name / f"{name}_1.JPEG")
 
 
-def tar(*files: tuple[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files:
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
-
-
 def imagenet(source: Path) -> None:
     from scipy.io import savemat
 
     names = ("n01440764", "n01443537")
-    trains = [(f"{name}.tar", tar((f"{name}_{n}.JPEG", b"train"))) for n, name in enumerate(names)]
-    (source / "ILSVRC2012_img_train.tar").write_bytes(tar(*trains))
+    trains = [
+        (f"{name}.tar", as_tar([(f"{name}_{n}.JPEG", b"train")])) for n, name in enumerate(names)
+    ]
+    (source / "ILSVRC2012_img_train.tar").write_bytes(as_tar(trains))
     vals = [(f"ILSVRC2012_val_{number:08d}.JPEG", b"v" * number) for number in (1, 2, 3)]
-    (source / "ILSVRC2012_img_val.tar").write_bytes(tar(*vals))
+    (source / "ILSVRC2012_img_val.tar").write_bytes(as_tar(vals))
     synsets = np.zeros((2, 1), dtype=[("ILSVRC2012_ID", object), ("WNID", object)])
     # Their numbers are not in the order of their ids.
     synsets[:, 0] = [(2, names[0]), (1, names[1])]
     savemat(source / "meta.mat", {"synsets": synsets})
     data = "ILSVRC2012_devkit_t12/data"
     lists = (f"{data}/ILSVRC2012_validation_ground_truth.txt", b"2\n1\n2\n")
-    kit = tar((f"{data}/meta.mat", (source / "meta.mat").read_bytes()), lists)
+    kit = as_tar([(f"{data}/meta.mat", (source / "meta.mat").read_bytes()), lists])
     (source / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(kit))
 
 
@@ -223,22 +210,26 @@ def test_interrupted_call_leaves_no_part_that_looks_whole(
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("img_train.tar", tar(("n1.tar", b"")), r"train\.tar has 'n1\.tar'; expected n<digits>"),
-        ("img_train.tar", tar(("n01440764.tar", b"x" * 600)), "is damaged, or no tar of tars"),
+        (
+            "img_train.tar",
+            as_tar([("n1.tar", b"")]),
+            r"train\.tar has 'n1\.tar'; expected n<digits>",
+        ),
+        ("img_train.tar", as_tar([("n01440764.tar", b"x" * 600)]), "is damaged, or no tar of tars"),
         (
             "img_val.tar",
-            tar(("ILSVRC2012_val_00000004.JPEG", b"")),
+            as_tar([("ILSVRC2012_val_00000004.JPEG", b"")]),
             r"4\.JPEG'; expected .* up to 3",
         ),
         ("img_val.tar", b"x" * 600, r"img_val\.tar is damaged, or no tar"),
         (
             "img_val.tar",
-            tar(("ILSVRC2012_val_00000001.JPEG", b"v" * 600))[:600],
+            as_tar([("ILSVRC2012_val_00000001.JPEG", b"v" * 600)])[:600],
             r"img_val\.tar' is damaged: unexpected end",
         ),
         ("devkit_t12.tar.gz", b"x", "is not the development kit of ILSVRC2012"),
         # Whole, but with another checksum: SciPy may crash on damaged content.
-        ("devkit_t12.tar.gz", gzip.compress(tar())[:-8] + bytes(8), "BadGzipFile"),
+        ("devkit_t12.tar.gz", gzip.compress(as_tar([]))[:-8] + bytes(8), "BadGzipFile"),
         ("devkit_t12.tar.gz", None, r"devkit_t12\.tar\.gz is missing; expected the authors' files"),
     ],
 )

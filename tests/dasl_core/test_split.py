@@ -95,15 +95,8 @@ def test_share_of_the_labels_is_balanced_fixed_and_nested(
 def test_split_depends_on_names_not_order() -> None:
     whole = index_of(None, 100)
     names = {whole.paths[i] for i in split(whole, Holdout(fraction=0.3)).held_out}
-    turned = DatasetIndex(
-        source=SourceRecord("folder", "elsewhere", "elsewhere"),
-        paths=whole.paths[::-1],
-        labels=None,
-        class_names=[],
-        sizes=whole.sizes,
-        locations=whole.locations,
-        skipped=[],
-        checksums=whole.checksums,
+    turned = replace(
+        whole, source=SourceRecord("folder", "elsewhere", "elsewhere"), paths=whole.paths[::-1]
     )
     assert {turned.paths[i] for i in split(turned, Holdout(fraction=0.3)).held_out} == names
     # Fixed values: another hash would hold out other images than an earlier version did.

@@ -24,7 +24,6 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from dasl_core.data.drawing import Drawer
-from dasl_core.export import export_backbone
 from dasl_core.standalone import main as standalone
 from dasl_core.standalone.console import ConsoleReporter
 from dasl_core.standalone.inputs import DataOptions
@@ -32,6 +31,7 @@ from dasl_core.standalone.ranks import leave_ranks
 from dasl_core.standalone.run_dir import RunDirectory
 from dasl_core.train.trainer import Trainer
 from service.cli.app import app
+from tests.support import training_world
 from tests.support.training_world import image_folder, tiny_spec
 
 REPOSITORY = Path(__file__).parents[2]
@@ -52,11 +52,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no ONNX with the last checkpoint, which takes longer than a tiny run itself."""
-
-    def export(*arguments: Any, **_: Any) -> str | None:
-        return export_backbone(*arguments)
-
-    monkeypatch.setattr("dasl_core.train.checkpointing.export_backbone", export)
+    export = "dasl_core.train.checkpointing.export_backbone"
+    monkeypatch.setattr(export, training_world.without_onnx)
 
 
 def write_spec(folder: Path, **changes: Any) -> None:
