@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event as hooks
 from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
 
@@ -25,6 +24,7 @@ from service.events import levels, repository
 from service.events.feed import Feed, TenantStream
 from service.events.repository import EventFilter
 from tests.support.api_under_test import Api, refused
+from tests.support.statements import recorded_statements
 
 STREAM = {"Accept": "text/event-stream"}
 EVERYTHING = EventFilter("default")
@@ -346,16 +346,10 @@ def test_streams_of_a_process_share_one_poll(api: Api, jobs: list[str]) -> None:
     feed = Feed(api.database, 3600.0)
     idle = [TenantStream(feed, EVERYTHING, 3) for _ in range(50)]
     listed(api)
-    statements: list[str] = []
-
-    def note(*arguments: Any) -> None:
-        statements.append(arguments[2])
-
-    hooks.listen(api.database.engine, "before_cursor_execute", note)
-    try:
+    with recorded_statements(api.database) as statements:
         for stream in idle:
             assert stream.poll().messages == []
-        assert sum("SELECT" in statement for statement in statements) == 3
+        assert sum("SELECT" in statement for statement, _ in statements) == 3
         # An event of another tenant costs the streams of this one nothing.
         feed._read_at = 0.0
         api.dataset("theirs", tenant="other")
@@ -364,9 +358,7 @@ def test_streams_of_a_process_share_one_poll(api: Api, jobs: list[str]) -> None:
         statements.clear()
         for stream in idle:
             assert stream.poll().messages == []
-        assert sum("ORDER BY" in s for s in statements if s.startswith("SELECT")) == 0
-    finally:
-        hooks.remove(api.database.engine, "before_cursor_execute", note)
+        assert sum("ORDER BY" in s for s, _ in statements if s.startswith("SELECT")) == 0
 
 
 def test_event_list_of_a_full_database_lacks_new_events(

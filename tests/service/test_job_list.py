@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import update
 
 from service.db.models import Evaluation, Job
 from service.jobs.listing.repository import COLUMNS
 from tests.support.api_under_test import Api, refused, snapshot
+from tests.support.statements import recorded_statements
 
 pytestmark = pytest.mark.dialect
 
@@ -159,16 +160,8 @@ def test_summary_has_what_a_list_shows_in_a_fixed_number_of_queries(
     page(api, summary=True)  # the first request of a minute records the use of its token
     counts = []
     for limit in (2, 7):
-        statements: list[str] = []
-
-        def note(*arguments: Any, into: list[str] = statements) -> None:
-            into.append(arguments[2])
-
-        event.listen(api.database.engine, "before_cursor_execute", note)
-        try:
+        with recorded_statements(api.database) as statements:
             rows = {job["id"]: job for job in page(api, summary=True, limit=limit)["data"]}
-        finally:
-            event.remove(api.database.engine, "before_cursor_execute", note)
         counts.append(len(statements))
     assert counts[0] == counts[1]
     failed, queued = rows[jobs[0]], rows[jobs[3]]

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import select
 
 from service import lifecycle
 from service.db.models import Attempt, DatasetVersion, IdempotencyKey
@@ -17,6 +17,7 @@ from service.scheduling.packing import Worker
 from service.settings import ClusterLimit, NodeShape
 from service.states import StopReason
 from tests.support.api_under_test import Api, refused, save_nodes, snapshot
+from tests.support.statements import recorded_statements
 
 
 def test_submit_stores_submitted_and_resolved_spec(api: Api) -> None:
@@ -470,17 +471,10 @@ def test_job_list_deduplicates_status_filter(api: Api) -> None:
     api.client.post(f"/v1/jobs/{cancelled}/cancel")
 
     def ids_and_query_lengths(*statuses: str) -> tuple[list[str], list[int]]:
-        lengths: list[int] = []
-
-        def count(_: Any, __: Any, statement: str, *rest: Any) -> None:
-            lengths.append(len(statement))
-
-        event.listen(api.database.engine, "before_cursor_execute", count)
-        try:
+        with recorded_statements(api.database) as statements:
             answer = api.client.get("/v1/jobs", params={"status": statuses})
-        finally:
-            event.remove(api.database.engine, "before_cursor_execute", count)
         assert answer.status_code == 200, answer.text
+        lengths = [len(statement) for statement, _ in statements]
         return [job["id"] for job in answer.json()["data"]], lengths
 
     once, both = ids_and_query_lengths("queued"), ids_and_query_lengths("queued", "cancelled")

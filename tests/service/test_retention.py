@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event
 
 from dasl_core.spec import Checkpoints
 from service import ids, lifecycle, registration
@@ -21,6 +20,7 @@ from service.protocol import CheckpointReport
 from service.runs.endings import Ending, Retry
 from service.storage import repository as storage
 from tests.support.api_under_test import Api, Worker, refused
+from tests.support.statements import plan_of, recorded_statements
 
 
 def sweep(garbage: Garbage) -> None:
@@ -309,41 +309,32 @@ def test_deleted_checkpoint_keeps_its_row_without_the_manifest(
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_sums_of_sizes_do_not_read_deleted_checkpoints(api: Api) -> None:
     """Most rows of the table are deleted checkpoints, and the sums are made every minute."""
-    statements: list[tuple[str, Any]] = []
-    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
-    event.listen(api.database.engine, *listener)
     with api.database.write() as session:
-        checkpoints.stored_bytes(session)
-        storage.stored_bytes(session)
+        with recorded_statements(api.database) as statements:
+            checkpoints.stored_bytes(session)
+            storage.stored_bytes(session)
         queries = [each for each in statements if "FROM checkpoints" in each[0]]
         # One sums model runs, and looks their checkpoints up by id.
         queries = [each for each in queries if "FROM model_runs" not in each[0]]
         assert len(queries) == 2
-        for query, parameters in queries:
-            explained = f"EXPLAIN QUERY PLAN {query}"
-            (step,) = session.connection().exec_driver_sql(explained, parameters).all()
-            assert step[-1].startswith("SEARCH checkpoints USING INDEX ix_checkpoints_state"), query
-    event.remove(api.database.engine, *listener)
+        for query in queries:
+            (step,) = plan_of(session, *query)
+            assert step.startswith("SEARCH checkpoints USING INDEX ix_checkpoints_state"), query
 
 
 # SQLite only: PostgreSQL's planner scans a table as small as this one.
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_in_use_query_uses_indexes(api: Api) -> None:
     """Registering a checkpoint runs this query while its job's row is locked."""
-    statements: list[str] = []
-    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
-    event.listen(api.database.engine, *listener)
     with api.database.read() as session:
-        checkpoints.in_use(session, {ids.new_id("ckpt")})
-        assert checkpoints.in_use(session, set()) == set()
-        queries = [statement for statement in statements if statement.startswith("SELECT")]
+        with recorded_statements(api.database) as statements:
+            checkpoints.in_use(session, {ids.new_id("ckpt")})
+            assert checkpoints.in_use(session, set()) == set()
+        queries = [each for each in statements if each[0].startswith("SELECT")]
         assert len(queries) == 2
         for query in queries:
-            explained = f"EXPLAIN QUERY PLAN {query}"
-            parameters = ("ckpt_x",) * query.count("?")
-            plan = session.connection().exec_driver_sql(explained, parameters).all()
-            assert all("SEARCH" in row[-1] for row in plan), plan
-    event.remove(api.database.engine, *listener)
+            plan = plan_of(session, *query)
+            assert all("SEARCH" in step for step in plan), plan
 
 
 def test_adopted_checkpoint_refills_the_budget_of_infrastructure_failures(api: Api) -> None:

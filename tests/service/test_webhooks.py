@@ -1,6 +1,5 @@
 """`/v1/webhooks`: create, change, rotate, test, deliveries; which events add messages; no secret in any answer."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import event, select
+from sqlalchemy import select
 
 from service import lifecycle
 from service.datasets.ingests import repository as ingests
@@ -24,6 +23,7 @@ from service.webhooks.service import MAX_WEBHOOKS
 from tests.support.api_under_test import Api, TaskRun, refused
 from tests.support.databases import waits_for_lock
 from tests.support.polling import until
+from tests.support.statements import recorded_statements
 
 URL = "https://hooks.example.org/dasl"
 
@@ -364,23 +364,11 @@ def test_listed_hosts_may_be_private_and_use_http(admin: Api) -> None:
         refused(client.patch(f"/v1/webhooks/{webhook}", json={}), 422)
 
 
-@pytest.fixture
-def statements(admin: Api) -> Iterator[list[str]]:
-    """The statements that are executed during a test."""
-    executed: list[str] = []
-    listener = ("before_cursor_execute", lambda *arguments: executed.append(arguments[2]))
-    event.listen(admin.database.engine, *listener)
-    yield executed
-    event.remove(admin.database.engine, *listener)
-
-
-def test_without_webhooks_a_submission_costs_one_more_query(
-    admin: Api, statements: list[str]
-) -> None:
+def test_without_webhooks_a_submission_costs_one_more_query(admin: Api) -> None:
     admin.dataset()
-    statements.clear()
-    admin.submit()
-    assert len([each for each in statements if "webhook" in each]) == 1
+    with recorded_statements(admin.database) as statements:
+        admin.submit()
+    assert len([each for each, _ in statements if "webhook" in each]) == 1
 
 
 def test_slack_message_is_one_escaped_line_with_a_link(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import select
 
 from service import ids
 from service.db.models import IdempotencyKey, Job, SearchQuery, Token, Usage
@@ -15,6 +15,7 @@ from service.storage import repository as storage
 from service.tasks.questions import repository as questions
 from service.tokens import repository as tokens
 from tests.support.dispatcher_world import World
+from tests.support.statements import plan_of, recorded_statements
 
 HOUR = timedelta(hours=1)
 
@@ -133,16 +134,10 @@ def test_questions_of_a_killed_process_are_removed(world: World) -> None:
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_removal_of_idempotency_keys_reads_only_old_ones(world: World) -> None:
     """Answers are large, and most rows are recent."""
-    statements: list[str] = []
-    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
-    event.listen(world.database.engine, *listener)
     with world.database.write() as session:
-        assert storage.remove_answers(session, world.now(), 10) == 0
-        (query,) = (statement for statement in statements if statement.startswith("DELETE"))
-        plan = session.connection().exec_driver_sql(
-            f"EXPLAIN QUERY PLAN {query}", ("2026-01-01", 10, 0)
-        )
-        steps = " ".join(row[-1] for row in plan)
-    event.remove(world.database.engine, *listener)
+        with recorded_statements(world.database) as statements:
+            assert storage.remove_answers(session, world.now(), 10) == 0
+        (removal,) = (each for each in statements if each[0].startswith("DELETE"))
+        steps = " ".join(plan_of(session, *removal))
     assert "ix_idempotency_keys_created_at" in steps
     assert "SCAN idempotency_keys" not in steps

@@ -1,40 +1,21 @@
 """The window of a long queue: its order, and the number of statements that a round takes."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from itertools import islice
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
-from service.db.session import Database
 from service.scheduling import window
 from service.scheduling.fair_share import Account, Shares, Turns, Waiting, in_order
 from service.scheduling.packing import Demand, Worker
 from tests.support.dispatcher_world import World
+from tests.support.statements import recorded_statements
 
 DAY = timedelta(days=1)
 ONE_CPU = Demand(1, Worker(1, 0))
 STATEMENTS = 14
 """The most that a round takes for its window, however many jobs and ranks there are."""
-
-
-@contextmanager
-def counted(database: Database) -> Iterator[list[str]]:
-    """Collect the statements that are executed meanwhile."""
-    statements: list[str] = []
-
-    def add(_: Any, __: Any, statement: str, *___: Any) -> None:
-        statements.append(statement)
-
-    event.listen(database.engine, "before_cursor_execute", add)
-    try:
-        yield statements
-    finally:
-        event.remove(database.engine, "before_cursor_execute", add)
 
 
 @pytest.mark.parametrize("priorities", [1, 40])
@@ -50,7 +31,7 @@ def test_number_of_statements_does_not_grow_with_the_queue(
         world.add_job(priority=number // 2 % priorities, token_id=tokens[number % accounts])
     rounds = window.QueueWindow(DAY)
     for _ in range(4):
-        with world.database.read() as session, counted(world.database) as statements:
+        with world.database.read() as session, recorded_statements(world.database) as statements:
             jobs = rounds.read(session, [], world.now())
         assert len({job.job_id for job in jobs}) == 20
         # A refill reads ids, changed numbers of workers, and specs that it meets for the first time.

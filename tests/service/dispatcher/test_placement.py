@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from dasl_core.spec import Resources
 from service import lifecycle
@@ -16,6 +15,7 @@ from service.scheduling.repository import AVOID_FOR
 from service.scheduling.repository.resources import time_used
 from service.states import Desired, JobStatus
 from tests.support.dispatcher_world import World
+from tests.support.statements import plan_of, recorded_statements
 
 
 def node(name: str, cpus: float = 2, gpus: float = 0, **properties: Any) -> Node:
@@ -364,16 +364,11 @@ def test_attempts_that_find_no_room_are_not_repeated_at_once_for_ever(world: Wor
 def test_statements_of_a_round_do_not_read_the_runs_of_ended_jobs(world: World) -> None:
     """There may be a million."""
     jobs = [world.add_job() for _ in range(50)]
-    statements: list[tuple[str, Any]] = []
-    listener = ("before_cursor_execute", lambda *arguments: statements.append(arguments[2:4]))
     with world.database.read() as session:
-        event.listen(world.database.engine, *listener)
-        time_used(session, jobs)
-        scheduling.nodes_to_avoid(session, dict.fromkeys(jobs, 1))
-        event.remove(world.database.engine, *listener)
+        with recorded_statements(world.database) as statements:
+            time_used(session, jobs)
+            scheduling.nodes_to_avoid(session, dict.fromkeys(jobs, 1))
         queries = [each for each in statements if "FROM runs" in each[0]]
         assert len(queries) == 2
-        for query, parameters in queries:
-            explained = f"EXPLAIN QUERY PLAN {query}"
-            steps = session.connection().exec_driver_sql(explained, parameters).all()
-            assert "(owner=?)" in steps[0][-1], query
+        for query in queries:
+            assert "(owner=?)" in plan_of(session, *query)[0], query
