@@ -12,24 +12,10 @@ from dasl_core.export.checkpoint import MODEL, read_checkpoint
 from dasl_core.spec import Resources, versions
 from dasl_core.spec.versions import UnreadableSpec
 from dasl_core.train.serialization import STRUCTURE
+from tests.support.older_specs import rename_passes, written_before
 from tests.support.training_world import Recorder, recorded, resolved, run
 
 pytestmark = pytest.mark.usefixtures("without_plots")
-
-
-def rename_passes(spec: dict[str, Any]) -> dict[str, Any]:
-    """Upgrade from a version in which `train.epochs` was called `train.passes`."""
-    train = dict(spec.get("train", {}))
-    if "passes" in train:
-        train["epochs"] = train.pop("passes")
-    return {**spec, "train": train}
-
-
-def written_before(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a spec as the version wrote it that `rename_passes` upgrades from."""
-    train = dict(spec["train"])
-    train["passes"] = train.pop("epochs")
-    return {**spec, "train": train}
 
 
 def test_upgraders_run_from_the_stored_version_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,30 +9,18 @@ from sqlalchemy import select
 
 from dasl_core.spec import ResolvedJobSpec, versions
 from dasl_core.spec.resolve.train import precision_with
-from service import lifecycle
 from service.db.models import Checkpoint, Job
-from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import Node
 from service.scheduling.packing import Worker as Resources
-from tests.support.api_under_test import Api, Worker, refused, save_nodes, snapshot
-
-
-def rename_passes(spec: dict[str, Any]) -> dict[str, Any]:
-    """Upgrade from a version in which `train.epochs` was called `train.passes`."""
-    train = dict(spec.get("train", {}))
-    if "passes" in train:
-        train["epochs"] = train.pop("passes")
-    return {**spec, "train": train}
+from tests.support.api_under_test import Api, Worker, refused, save_nodes
+from tests.support.older_specs import rename_passes, written_before
 
 
 def store_old(job: Job) -> None:
     """Store the specs of a job as the version did that `rename_passes` upgrades from."""
     for name in ("spec", "resolved"):
-        content = getattr(job, name)
-        train = dict(content["train"])
-        train["passes"] = train.pop("epochs")
-        setattr(job, name, {**content, "train": train})
+        setattr(job, name, written_before(getattr(job, name)))
     job.spec_version = 1
 
 
@@ -125,53 +113,17 @@ def test_clone_of_older_spec_is_stored_in_the_current_version(api: Api, older: s
         assert session.get_one(Job, answer.json()["id"]).spec_version == 2
 
 
-def test_newer_spec_is_shown_and_listed(api: Api, newer: str) -> None:
-    other = submit(api)
+def test_newer_spec_is_shown_and_its_clone_refused(api: Api, newer: str) -> None:
     assert api.client.get(f"/v1/jobs/{newer}").json()["resolved"]["train"]["epochs"] == 4
-    listed = api.client.get("/v1/jobs").json()["data"]
-    assert [job["id"] for job in listed] == [other, newer]
-
-
-def test_clone_of_newer_spec_is_refused(api: Api, newer: str) -> None:
     answer = api.client.post(f"/v1/jobs/{newer}/clone", json={"checkpoint": None})
     problem = refused(answer, 409, type="spec-unreadable")
-    assert problem["detail"] == (
-        f"This server cannot read the job's spec: the spec is of version {versions.current() + 1}, and "
-        f"this DASL reads versions up to {versions.current()}; upgrade the server, or for a checkpoint "
-        "the DASL that reads it"
+    why = (
+        f"the spec is of version {versions.current() + 1}, and this DASL reads versions up to "
+        f"{versions.current()}; upgrade the server, or for a checkpoint the DASL that reads it"
     )
-
-
-def test_newer_spec_stays_queued_and_holds_nobody_up(
-    api: Api, newer: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = submit(api)
-    snapshot(api, cpus=2)
-    with api.database.read() as session:
-        assert [job.job_id for job in scheduling.queued(session, 10)[0]] == [other]
-        scheduling.queued(session, 10)
-    queue = {job["id"]: job for job in api.client.get("/v1/cluster").json()["queue"]}
-    version = versions.current() + 1
-    assert queue[newer]["reason"].startswith(f"It cannot start: the spec is of version {version}")
-    assert queue[other]["reason"] == ""
-    assert caplog.text.count(newer) == 1  # not in each round
-
-
-def test_attempt_of_newer_spec_ends_and_waits_for_another_dispatcher(
-    api: Api, scheduling_without_cache: None
-) -> None:
-    """A newer dispatcher started it before the service was downgraded."""
-    api.dataset()
-    job_id = submit(api)
-    worker = api.run(job_id)
-    change(api, job_id, store_newer)
-    with api.database.write() as session:
-        lifecycle.finish_attempt(session, job_id, worker.number, Ending("failed", {"message": "x"}))
-    assert api.client.get(f"/v1/jobs/{job_id}").json()["status"] == "retry_wait"
-    newest = api.client.get(f"/v1/jobs/{job_id}/events").json()["data"][-1]
-    assert (
-        newest["message"] == "Attempt 1 failed: x. Restart 1 when a server can read the job's spec"
-    )
+    assert problem["detail"] == f"This server cannot read the job's spec: {why}"
+    [waiting] = api.client.get("/v1/cluster").json()["queue"]
+    assert waiting["reason"] == f"It cannot start: {why}"
 
 
 def test_attempt_of_newer_spec_counts_as_what_ray_reports(
