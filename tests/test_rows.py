@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from dasl_core.spec import DatasetFacts, JobSpec, load_spec, resolve
-from dasl_core.train.validation import Validator
 from examples.papers.__main__ import files
 from examples.papers.row import Row
 from examples.rows.__main__ import main, parts
 from examples.rows.table import SPECS, rows
 from tests.dasl_core.test_published import as_python_2, cifar_batch, cifar_records
-from tests.support.training_world import image_folder, without_onnx
+from tests.support.training_world import image_folder, skip_plots, without_onnx
 
 ROWS = {row.name: row for row in rows()}
 IMAGES = {"cifar10": (50_000, 10), "cifar100": (50_000, 100), "imagenette": (9_469, 10)}
@@ -67,8 +66,7 @@ def trained(
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write no ONNX with the last checkpoint and draw no plots: each takes longer than the run itself."""
     monkeypatch.setenv("DASL_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(Validator, "publish_plots", lambda *_: None)
-    monkeypatch.setattr(Validator, "observer", lambda validator: None)
+    skip_plots(monkeypatch)
     monkeypatch.setattr("dasl_core.train.checkpointing.export_backbone", without_onnx)
 
 

@@ -9,11 +9,10 @@ import timm
 import torch
 
 from dasl_core.data.index import DatasetIndex
-from dasl_core.train.validation import Validator
 from tests.support.exports import Reader
 from tests.support.gloo_pool import GlooPool
 from tests.support.shallow_networks import SHALLOW
-from tests.support.training_world import image_folder, ingest
+from tests.support.training_world import image_folder, ingest, skip_plots
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups
@@ -52,9 +51,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable the plots, which take longer than a tiny run itself."""
-    monkeypatch.setattr(Validator, "publish_plots", lambda *_: None)
-    monkeypatch.setattr(Validator, "observer", lambda validator: None)
+    skip_plots(monkeypatch)
 
 
 @pytest.fixture

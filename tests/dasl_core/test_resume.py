@@ -238,9 +238,10 @@ def test_killed_run_resumes_from_last_checkpoint(
     assert_same_state(whole("sgd-dar-sec").last_checkpoint, resumed.last_checkpoint)
 
 
-def test_run_can_be_stopped_repeatedly(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    spec = resolved(pictures, dar={"weight": 0.1})
-    undisturbed = recorded(spec, pictures, cache, tmp_path / "undisturbed")
+def test_run_can_be_stopped_repeatedly(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, whole: Whole
+) -> None:
+    spec, undisturbed = resolved(pictures, **VARIANTS["sgd-dar-sec"]), whole("sgd-dar-sec")
     at, losses = None, []
     for step in range(1, TOTAL + 1):
         part = Recorder(tmp_path / str(step), stop_at(1))
@@ -254,11 +255,10 @@ def test_run_can_be_stopped_repeatedly(pictures: DatasetIndex, cache: Path, tmp_
 
 
 def test_resuming_finished_run_only_repeats_its_final_reports(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, whole: Whole
 ) -> None:
-    spec = resolved(pictures)
-    finished = recorded(spec, pictures, cache, tmp_path / "finished")
-    again = recorded(spec, pictures, cache, tmp_path / "again", finished.last_checkpoint)
+    spec, finished = resolved(pictures, **VARIANTS["sgd-dar-sec"]), whole("sgd-dar-sec")
+    again = recorded(spec, pictures, cache, tmp_path, finished.last_checkpoint)
     assert (again.points, again.checkpoints) == ([], [])
     last = finished.evaluations[-1]
     assert again.evaluations == [e for e in finished.evaluations if e[0] == last[0]]

@@ -12,10 +12,9 @@ from dasl_core.train import checkpointing
 from dasl_core.train.checkpointing import CheckpointFailed
 from dasl_core.train.serialization import StateCopy
 from dasl_core.train.trainer import Trainer
-from dasl_core.train.validation import Validator
 from dasl_core.vocabulary import Desired
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import Recorder, resolved, run
+from tests.support.training_world import Recorder, resolved, run, skip_plots
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
@@ -97,7 +96,7 @@ def with_a_full_disk(root: str) -> list[int]:
     reporter = FullDisk(folder / "out", 3) if dist.get_rank() == 0 else None
     spec = resolved(index, resources={"workers": dist.get_world_size()})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Validator, "publish_plots", lambda *_: None)
+        skip_plots(patch)
         assert run(spec, index, folder / "cache", reporter) == "succeeded"
     return [] if reporter is None else [step for step, _, _ in reporter.checkpoints]
 

@@ -264,6 +264,7 @@ def test_evaluation_images_of_other_classes_are_reported(
     data.close()
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_run_without_held_out_images_reports_it(tmp_path: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=0, per_class=3))
     spec = resolved(index, train={"batch_size": 2})

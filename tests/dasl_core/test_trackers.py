@@ -20,7 +20,6 @@ from dasl_core.track.delivery import Delivery
 from dasl_core.track.mlflow import MLflowServer
 from dasl_core.track.tensorboard import TensorBoard
 from dasl_core.track.tracker import Point, TrackedRun
-from dasl_core.train.validation import Validator
 from tests.dasl_core.test_run_dir import full_disk
 from tests.support.polling import until, wait_for
 from tests.support.processes import free_port
@@ -33,7 +32,7 @@ from tests.support.tracking import (
     wandb_history,
     wandb_records,
 )
-from tests.support.training_world import Recorder, recorded, resolved
+from tests.support.training_world import Recorder, recorded, resolved, skip_plots
 
 TOTAL = 9  # steps of the tiny spec on `pictures`
 NONE = {"tensorboard": False}
@@ -45,7 +44,7 @@ def untracked(
 ) -> Recorder:
     """The reports of a training without trackers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Validator, "publish_plots", lambda *_: None)
+        skip_plots(patch)
         folder = tmp_path_factory.mktemp("untracked")
         return recorded(resolved(pictures, track=NONE), pictures, cache, folder)
 

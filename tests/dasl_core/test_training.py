@@ -33,6 +33,7 @@ from tests.support.training_world import (
     recorded,
     resolved,
     run,
+    skip_plots,
     supported,
 )
 
@@ -44,6 +45,16 @@ SELDOM = {
     *("angular_update", "embedding_distance", "embedding_distance_std", "embedding_rank"),
     *SHARES,
 }
+
+
+@pytest.fixture(scope="module")
+def usual(
+    pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Recorder:
+    """A run with the settings of all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        skip_plots(patch)
+        return recorded(resolved(pictures), pictures, cache, tmp_path_factory.mktemp("usual"))
 
 
 # --- the loss
@@ -109,9 +120,8 @@ def test_views_differ_within_and_between_steps(
     this.close()
 
 
-def test_run_trains_every_weight(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    reporter = recorded(resolved(pictures), pictures, cache, tmp_path)
-    first, last = (load_state(folder)["method"] for _, folder, _ in reporter.checkpoints[::2])
+def test_run_trains_every_weight(usual: Recorder) -> None:
+    first, last = (load_state(folder)["method"] for _, folder, _ in usual.checkpoints[::2])
     unchanged = [name for name in first if torch.equal(first[name], last[name])]
     assert unchanged == []
 
@@ -153,11 +163,8 @@ def test_progress_and_schedule(pictures: DatasetIndex, cache: Path, tmp_path: Pa
     )
 
 
-def test_evaluations_cover_pixels_untrained_and_trained(
-    pictures: DatasetIndex, cache: Path, tmp_path: Path
-) -> None:
-    reporter = recorded(resolved(pictures), pictures, cache, tmp_path)
-    evaluations = [(step, epoch, subject) for step, epoch, subject, _ in reporter.evaluations]
+def test_evaluations_cover_pixels_untrained_and_trained(usual: Recorder) -> None:
+    evaluations = [(step, epoch, subject) for step, epoch, subject, _ in usual.evaluations]
     assert evaluations == [
         (0, 0, "raw"),
         (0, 0, "untrained"),
@@ -171,13 +178,13 @@ def test_evaluations_cover_pixels_untrained_and_trained(
         *(f"{kind}_{name}" for kind in ("distance", "class_distance") for name in DISTANCES),
     }
     phi = {f"phi_{name}" for name in health if "distance" in name}
-    for _, _, subject, metrics in reporter.evaluations:
+    for _, _, subject, metrics in usual.evaluations:
         known = shares | knn_settings.keys()
         assert metrics.keys() == (known if subject == "raw" else known | health | phi)
         assert {name: metrics[name] for name in knn_settings} == knn_settings
         assert all(math.isfinite(value) for value in metrics.values())
         assert all(0 <= metrics[name] <= 1 for name in shares)
-    content = json.loads((reporter.last_checkpoint / "metrics.json").read_text())
+    content = json.loads((usual.last_checkpoint / "metrics.json").read_text())
     assert [e["subject"] for e in content["evaluations"]] == [
         subject for _, _, subject in evaluations
     ]
@@ -280,14 +287,10 @@ def test_single_training_class_is_refused(
         run(spec, index, cache, Recorder(tmp_path / "kept"))
 
 
-def test_checkpoints_contain_no_pickle(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
-    reporter = recorded(resolved(pictures), pictures, cache, tmp_path)
-    assert [(step, final) for step, _, final in reporter.checkpoints] == [
-        (3, False),
-        (6, False),
-        (9, True),
-    ]
-    for _, folder, _ in reporter.checkpoints:
+def test_checkpoints_contain_no_pickle(usual: Recorder) -> None:
+    saved = [(step, final) for step, _, final in usual.checkpoints]
+    assert saved == [(3, False), (6, False), (9, True)]
+    for _, folder, _ in usual.checkpoints:
         assert {file.name for file in folder.iterdir()} == {
             *("README.md", "backbone.safetensors", "certificate.json"),
             *("metrics.json", "model.json"),
@@ -522,10 +525,10 @@ def test_full_disk_before_final_evaluation_does_not_fail_run(
     assert reporter.checkpoints[-1][::2] == (9, True)
 
 
-def test_evaluation_sends_keepalives(pictures: DatasetIndex, cache: Path, tmp_path: Path) -> None:
+def test_evaluation_sends_keepalives(
+    usual: Recorder, pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
     """Otherwise a long evaluation would be mistaken for a hanging run."""
-    plain = recorded(resolved(pictures), pictures, cache, tmp_path / "plain")
-    assert plain.worked > 0
+    assert usual.worked > 0
     spec = resolved(pictures, evaluate={"linear": {"epochs": 30}, "finetune": {"epochs": 2}})
-    thorough = recorded(spec, pictures, cache, tmp_path / "thorough")
-    assert thorough.worked >= plain.worked + 32
+    assert recorded(spec, pictures, cache, tmp_path).worked >= usual.worked + 32

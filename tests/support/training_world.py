@@ -21,6 +21,7 @@ from dasl_core.spec import METHODS, JobSpec, ResolvedJobSpec, resolve
 from dasl_core.train.build import RunFiles, build_trainer, open_run, pretrain
 from dasl_core.train.reporter import NullReporter, Reporter
 from dasl_core.train.trainer import Trainer
+from dasl_core.train.validation import Validator
 from dasl_core.vocabulary import Desired, Phase, Subject, TrainingOutcome
 
 
@@ -234,6 +235,12 @@ class Recorder:
     def curve(self, name: str = "loss") -> list[float]:
         """Return the values of a metric, one per step."""
         return [point["values"][name] for point in self.points if name in point["values"]]
+
+
+def skip_plots(patch: pytest.MonkeyPatch) -> None:
+    """Draw no plots, which take longer than a tiny run itself."""
+    patch.setattr(Validator, "publish_plots", lambda *_: None)
+    patch.setattr(Validator, "observer", lambda validator: None)
 
 
 def without_onnx(*arguments: Any, **options: Any) -> str | None:

@@ -10,9 +10,8 @@ import pytest
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.manifest import MANIFEST
-from dasl_core.train.validation import Validator
 from service.artifacts.storage import Storage
-from tests.support.training_world import Recorder, image_folder, ingest, resolved, run
+from tests.support.training_world import Recorder, image_folder, ingest, resolved, run, skip_plots
 from workers import artifacts
 
 STEPS = 3  # of an epoch
@@ -54,7 +53,7 @@ run(resolved(index), index, folder / "cache", Reporter(folder / "out"))
 def test_training_resumes_from_the_checkpoint_before_the_one_that_was_being_written(
     tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Validator, "publish_plots", lambda *_: None)
+    skip_plots(monkeypatch)
     index = ingest(image_folder(tmp_path / "images"))
     index.save(tmp_path / "index")
     with subprocess.Popen(

@@ -11,7 +11,6 @@ import torch
 
 from dasl_core.data import canvases
 from dasl_core.spec.locations import OUTSIDE
-from dasl_core.train.validation import Validator
 from dasl_core.vocabulary import Desired
 from service import credentials, lifecycle
 from service.client import Client
@@ -22,7 +21,7 @@ from service.protocol import AttemptStart
 from service.wire.checkpoints import FileEntry
 from tests.support.api_server import Service
 from tests.support.polling import wait_for
-from tests.support.training_world import image_folder, tiny_spec, without_onnx
+from tests.support.training_world import image_folder, skip_plots, tiny_spec, without_onnx
 from tests.support.uploads import dispatcher_of
 from workers import artifacts, driver, ingest, placement, scratch
 from workers.rank import train_rank
@@ -170,8 +169,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plots, but for the job that is made before any test: they take longer than these trainings."""
-    monkeypatch.setattr(Validator, "publish_plots", lambda *_: None)
-    monkeypatch.setattr(Validator, "observer", lambda validator: None)
+    skip_plots(monkeypatch)
 
 
 @pytest.fixture(scope="module")
