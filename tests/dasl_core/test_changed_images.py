@@ -28,9 +28,7 @@ _CHANGED = 3
 
 
 def picture(number: int, size: tuple[int, int] = (40, 30), form: str = "PNG") -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, (number, 0, 0)).save(file, form)
-    return file.getvalue()
+    return image_files.by_pillow(Image.new("RGB", size, (number, 0, 0)), form)
 
 
 def as_folder(path: Path, pictures: list[bytes]) -> Path:

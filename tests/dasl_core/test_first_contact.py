@@ -22,17 +22,15 @@ from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.sources.base import class_name
 from dasl_core.spec.source import SourceOptions
 from service.client.packing import FolderContent
-from tests.dasl_core.image_files import as_tar
+from tests.dasl_core.image_files import as_tar, by_pillow
 
 ARCHIVES = ("tar", "zip")
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:abcd\nsize 90405\n"
 
 
 def png(number: int) -> bytes:
-    file = io.BytesIO()
     values = np.random.default_rng(number).integers(0, 256, (6, 8, 3), np.uint8)
-    Image.fromarray(values).save(file, "PNG")
-    return file.getvalue()
+    return by_pillow(Image.fromarray(values), "PNG")
 
 
 def write(path: Path, kind: str, files: list[tuple[str, bytes]]) -> Path:

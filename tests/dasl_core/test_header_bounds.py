@@ -23,7 +23,7 @@ from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source, inflated
 from dasl_core.data.sources.inflated import Inflated
 from tests.dasl_core.damaged_files import tiff_claiming
-from tests.dasl_core.image_files import as_dicom
+from tests.dasl_core.image_files import as_dicom, by_pillow
 
 # More than a PNG may have behind its pixels, with what these need.
 _ZEROS = 20 << 20
@@ -31,9 +31,7 @@ _NAMES = {"a.jpg": "JPEG", "b.png": "PNG", "c.tif": "TIFF", "d.gif": "GIF", "e.j
 
 
 def picture(kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (64, 48), "red").save(file, kind, **options)
-    return file.getvalue()
+    return by_pillow(Image.new("RGB", (64, 48), "red"), kind, **options)
 
 
 def headers_of(location: Path) -> dict[str, Header]:

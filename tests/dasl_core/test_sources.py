@@ -26,15 +26,14 @@ from dasl_core.data.sources import SOURCES, Entry, Listing, SourceRecord, find_s
 from dasl_core.data.sources.splits import file_split
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import READ_OPTIONS, SourceOptions, unread_options
+from tests.dasl_core.image_files import by_pillow
 
 NAMES = ("cat/0.png", "cat/2.png", "dog/1.png", "dog/3.png")
 
 
 def content(number: int) -> bytes:
     """Return a PNG file with one color."""
-    file = io.BytesIO()
-    Image.fromarray(np.full((6, 8, 3), 10 * number, np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return by_pillow(Image.fromarray(np.full((6, 8, 3), 10 * number, np.uint8)), "PNG")
 
 
 def number_of(name: str) -> int:
@@ -610,8 +609,7 @@ def labels_of(path: Path, members: dict[str, str]) -> dict[str, str | None]:
     with tarfile.open(path / "a.tar", "w") as archive:
         for number, (name, label) in enumerate(members.items()):
             add(archive, name, label.encode() if label else content(number % 4))
-    listing = find_source(str(path / "a.tar")).open().list_entries(lambda found: None)
-    return {entry.key: entry.label for entry in listing.entries}
+    return {entry.key: entry.label for entry in listed(str(path / "a.tar")).entries}
 
 
 def test_label_of_a_name_with_dots_is_that_of_its_own_file(tmp_path: Path) -> None:

@@ -12,19 +12,13 @@ import pytest
 
 from service.embedded.subreaper import descendants
 from tests.support.polling import until
+from tests.support.processes import is_alive
 
 # Two processes in sessions of their own, one ignoring SIGTERM, whose parent has exited.
 RUNAWAYS = (
     "setsid sh -c 'trap \"\" TERM; sleep 1000 & wait' & (setsid sleep 1000 &) ; "
     "echo started > {started}; {then}"
 )
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class Supervised:

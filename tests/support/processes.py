@@ -23,6 +23,14 @@ class TrainingProcess:
     """Submission id of the attempt (`attempts.submission_id`)."""
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process is alive; a zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def commands(ancestor: int) -> dict[int, list[str]]:
     """Return the command lines of all descendants, by process id."""
     lines = {}

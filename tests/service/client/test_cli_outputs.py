@@ -119,7 +119,7 @@ def test_command_leaves_a_file_of_the_user(case: str) -> None:
         assert (file.read_bytes() == MINE) == (case == "preview among others")
 
 
-@pytest.mark.parametrize("case", [case for case in FORCED if case not in ("embed", "plot")])
+@pytest.mark.parametrize("case", sorted({*FORCED} - {"embed", "plot", "preview among others"}))
 def test_command_may_be_repeated(case: str) -> None:
     command, _ = (LOCAL | REMOTE)[case]
     run(*command.split())

@@ -21,7 +21,7 @@ from service.db.models import Attempt, Checkpoint, Job
 from service.db.session import Database
 from service.embedded.subreaper import descendants
 from tests.support.polling import PATIENCE_SECONDS, until
-from tests.support.processes import commands, free_port
+from tests.support.processes import commands, free_port, is_alive
 from tests.support.running_service import write_images
 
 # One Ray at a time, because start-up is timed and several would share the cores.
@@ -38,14 +38,6 @@ commands = Entrypoints(f"setsid sleep 1000 & exec {driver}", commands.ingest)
 Entrypoints.for_local_python = staticmethod(lambda: commands)
 sys.exit(main())
 """
-
-
-def is_there(pid: int) -> bool:
-    """Return whether a process is alive; a zombie is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @dataclass
@@ -82,7 +74,7 @@ class Served:
     def left(self) -> list[str]:
         """Return the command lines of its processes that are still alive."""
         lines = []
-        for pid in filter(is_there, self.seen):
+        for pid in filter(is_alive, self.seen):
             with suppress(OSError):  # It ended in the meantime.
                 lines.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
         return lines
@@ -250,7 +242,7 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
     os.kill(until(lambda: second.below("gcs_server"), "Ray's head"), signal.SIGKILL)
     before, second.seen = second.seen, set()
     until(lambda: second.text().count("Ray ended unexpectedly") > complaints or None, "Ray's end")
-    assert [pid for pid in before if is_there(pid)] == [], "something of the last Ray is there"
+    assert [pid for pid in before if is_alive(pid)] == [], "something of the last Ray is there"
 
     # Ctrl-C lets the job save a checkpoint, queues it again, and ends all processes.
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
