@@ -456,15 +456,22 @@ def test_list_of_another_system_names_the_files(
     assert [each.reason for each in listing.skipped] == ["it is listed more than once"]
 
 
-@pytest.mark.parametrize("separator", [" ", "\t", ",", ", "])
-def test_labels_behind_the_paths_of_a_list_get_the_remedy(tmp_path: Path, separator: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [
+        *((f"a b.png{separator}0", "a .csv with a first line path,label") for separator in " \t,;"),
+        *((path, "has the ending of its file, and is relative") for path in ("a b", "C:\\a b.png")),
+        *((f"{scheme}://x/a b.png", "It is an address") for scheme in ("https", "s3")),
+    ],
+)
+def test_path_of_a_list_without_a_file_gets_the_remedy(
+    tmp_path: Path, path: str, remedy: str
+) -> None:
     (tmp_path / "a b.png").write_bytes(content(0))
-    (tmp_path / "list.txt").write_text(f"a b.png{separator}0\n")
+    (tmp_path / "list.txt").write_text(f"{path}\n")
     (skipped,) = listed(str(tmp_path / "list.txt")).skipped
-    assert skipped.reason == (
-        "it cannot be read: No such file or directory. It seems to be followed by a label: write a .csv with a first "
-        "line path,label"
-    )
+    assert skipped.reason.startswith("there is no such file. ")
+    assert remedy in skipped.reason
 
 
 def zip_with(path: Path, names: dict[bytes, bytes]) -> str:

@@ -71,9 +71,12 @@ class PathsSource(Source, kind="paths"):
                     continue
                 try:
                     info = self._find(path)
+                except FileNotFoundError:
+                    lister.skip(path, f"there is no such file. {_advise(path)}", split)
+                    continue
                 except (OSError, ValueError) as error:
                     reason = getattr(error, "strerror", None) or error
-                    lister.skip(path, f"it cannot be read: {reason}{self._advise(path)}", split)
+                    lister.skip(path, f"it cannot be read: {reason}", split)
                     continue
                 if info.path in paths:
                     lister.skip(path, "it is listed more than once", split)
@@ -94,12 +97,6 @@ class PathsSource(Source, kind="paths"):
                 return self.storage.info(form)
         return self.storage.info(path)
 
-    def _advise(self, path: str) -> str:
-        """Return what to do about a path that is followed by a label; "" if it is not."""
-        if (match := re.fullmatch(r"(.+\.\w+)[\s,;]+\S+", path)) and is_image_name(match[1]):
-            return ". It seems to be followed by a label: write a .csv with a first line path,label"
-        return ""
-
     def open(self, entry: Entry) -> BinaryIO:
         return self.storage.open(entry.key, entry.length)
 
@@ -112,3 +109,15 @@ class ListSource(PathsSource, kind="list"):
 
     def _rows(self, file: BinaryIO, lister: Lister) -> Iterator[Row]:
         return read_table(file, self.name, self.options, lister)
+
+
+def _advise(path: str) -> str:
+    """Return what to do about a path in a list without a file."""
+    if "://" in path:
+        return "It is an address: expected a path, relative to the folder of the list. Download what is elsewhere"
+    if (match := re.fullmatch(r"(.+\.\w+)[\s,;]+\S+", path)) and is_image_name(match[1]):
+        return "It seems to be followed by a label: write a .csv with a first line path,label"
+    return (
+        "A path has the ending of its file, and is relative to the folder of the list, or absolute on the machine that "
+        "reads it"
+    )
