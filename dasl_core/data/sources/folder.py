@@ -59,7 +59,7 @@ class PathsSource(Source, kind="paths"):
     def list_entries(self, on_listed: OnListed) -> Listing:
         # Skipped rows are listed only for this split, and for rows without one.
         lister = Lister(on_listed, self.options.split)
-        paths: set[str] = set()
+        labels: dict[str, str | None] = {}
         with self.storage.open(self.name) as file:
             for path, label, split, group in self._rows(file, lister):
                 if not path:
@@ -78,10 +78,11 @@ class PathsSource(Source, kind="paths"):
                     reason = getattr(error, "strerror", None) or error
                     lister.skip(path, f"it cannot be read: {reason}", split)
                     continue
-                if info.path in paths:
-                    lister.skip(path, "it is listed more than once", split)
+                if info.path in labels:
+                    other = ", and its first row has another label" * (labels[info.path] != label)
+                    lister.skip(path, f"it is listed more than once{other}", split)
                     continue
-                paths.add(info.path)
+                labels[info.path] = label
                 lister.add(Entry(info.path, info.size, info.stamp, 0, 0, label, split, group))
         return lister.listing()
 
