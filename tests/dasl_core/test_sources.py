@@ -403,6 +403,9 @@ def test_paths_of_a_list_must_be_allowed(tmp_path: Path) -> None:
             r"no usable image; 2 skipped, such as a.png \(line 2 of the list has 1 field,",
         ),
         ("\udcff", "is not a list of images in UTF-8.* save it as UTF-8"),
+        ('path,label\na.png,"12"" l"\nb.png,"owl\nc.png,wren\n', "begins in line 3 has no"),
+        ('path,note\na.png,"owl\nb.png,"wren"\n', "in line 2 has no end. Perhaps a quotation mark"),
+        (f'path,label\na.png,"owl\n{9999 * "b.png,owl "}', "limit .* quotation mark is not"),
     ],
 )
 def test_damaged_list_is_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -426,6 +429,7 @@ def test_damaged_list_is_refused(tmp_path: Path, text: str, problem: str) -> Non
         ("list.csv", b"\xef\xbb\xbfsep=;\r\npath;label\r\n0.png;owl\r\n1.png;wren, small\r\n"),
         ("list.csv", b"path;label\n./0.png;owl\n.\\1.png;wren, small\n"),
         ("list.csv", b"path;label\nin\\..\\0.png;owl\nin//.././1.png;wren, small\n"),
+        ("list.csv", b'path,label,size\n"0.png" ,"owl",3" x\n1.png,"wren, small","two\nlines"\n'),
         ("list.csv", b"species;photo;label\nowl;0.png;a\nwren, small;1.png;b\n"),
     ],
 )
@@ -440,7 +444,7 @@ def test_lists_are_read_as_spreadsheets_write_them(tmp_path: Path, name: str, da
         ("0.png", "owl"),
         ("1.png", "wren, small"),
     ]
-    assert listing.unused_columns == (["label"] if columns else [])
+    assert listing.unused_columns == (["label"] if columns else ["size"] * (b"size" in data))
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])

@@ -55,8 +55,16 @@ def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister
             ((each, _header(first, each)) for each in ",;\t"),
             key=lambda found: (_find(found[1], path_columns) is not None, len(found[1])),
         )
-        rows = csv.reader(chain([first], text), delimiter=separator, skipinitialspace=True)
+        record: list[str] = []  # lines of the row that is read
+
+        def lines() -> Iterator[str]:
+            for line in chain([first], text):
+                record.append(line)
+                yield line
+
+        rows = csv.reader(lines(), delimiter=separator, skipinitialspace=True)
         next(rows, None)
+        record.clear()
         path = _find(header, path_columns)
         if path is None and options.image_column is None:
             raise ValueError(
@@ -76,6 +84,10 @@ def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister
         lister.columns.update(filter(None, header))
         lister.used_columns.update(header[position] for position in positions)
         for row in rows:
+            if len(record) > 1 and "".join(record).count('"') % 2:
+                line = rows.line_num - len(record) + 1
+                raise csv.Error(f"the row that begins in line {line} has no end")
+            record.clear()
             if len(row) > max(positions):
                 yield row[path].strip(), _field(row, label), _field(row, split), _field(row, group)
             elif row:
@@ -99,7 +111,9 @@ def _errors(name: str) -> Iterator[None]:
             f"{name} is not a list of images in UTF-8: {error}. If it is text, save it as UTF-8"
         ) from error
     except csv.Error as error:
-        raise ValueError(f"{name} is not a list of images: {error}") from error
+        raise ValueError(
+            f"{name} is not a list of images: {error}. Perhaps a quotation mark is not closed; one within a field is doubled"
+        ) from error
 
 
 def _header(line: str, separator: str) -> list[str]:
