@@ -1,14 +1,14 @@
 """Warnings of images and labels that are usable, but probably not what their user means."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from posixpath import basename, dirname, join
 
 import numpy as np
 
 from dasl_core.data.decode import Header
 from dasl_core.data.decode.npy import FEW_BANDS
-from dasl_core.data.sources.splits import IMAGE_OF, MASK_OF, image_folders
+from dasl_core.data.sources.splits import IMAGE_OF, MASK_OF, image_folders, test_folders
 
 
 def doubts(
@@ -17,14 +17,24 @@ def doubts(
     class_names: Sequence[str],
     equal: Sequence[Sequence[int]],
 ) -> list[str]:
-    """Return warnings of masks among the images, and of equal images in several classes.
+    """Return warnings of masks and test images among the images, and of doubtful classes.
 
     Args:
         labels: class of each image, (N,), or None.
         equal: positions of equal images, in groups.
     """
     warnings = []
-    if masks := _find_masks(paths):
+    inside: defaultdict[str, set[str]] = defaultdict(set)
+    directly = {dirname(path) for path in paths}
+    for folder in {folder for each in directly for folder in _folders_of(f"{each}/")}:
+        inside[dirname(folder)].add(basename(folder))
+    tests = {join(outer, name) for outer, names in inside.items() for name in test_folders(names)}
+    if tests:
+        warnings.append(
+            f"{len(_below(paths, tests))} of {len(paths)} images are in folders of test images, such as {min(tests)}, and are "
+            "trained on as the others are. Move them elsewhere, or register a .csv list of the images with a column split"
+        )
+    if masks := _find_masks(paths, inside):
         warnings.append(
             f"{len(masks)} of {len(paths)} images are masks or labels of others by their names, such as {masks[0]}, and are "
             "trained on as the others are. Move them elsewhere, or register a .csv list of the images"
@@ -57,20 +67,25 @@ def stack_doubts(paths: Sequence[str], headers: Sequence[Header]) -> Iterator[st
         )
 
 
-def _find_masks(paths: Sequence[str]) -> list[str]:
+def _folders_of(path: str) -> Iterator[str]:
+    """Yield the folders that a path is in."""
+    while path := dirname(path).rstrip("/"):
+        yield path
+
+
+def _below(paths: Sequence[str], folders: Set[str]) -> list[str]:
+    """Return the paths below some folders."""
+    return [path for path in paths if folders and not folders.isdisjoint(_folders_of(path))]
+
+
+def _find_masks(paths: Sequence[str], inside: Mapping[str, Set[str]]) -> list[str]:
     """Find the images that are masks of others: `a_mask.png` beside `a.jpg`, or `a/masks` beside `a/images`."""
-    inside: defaultdict[str, set[str]] = defaultdict(set)
-    for folder in {dirname(path) for path in paths}:
-        inside[dirname(folder)].add(basename(folder))
     folders: set[str] = set()
     for outer, names in inside.items():
         if images := image_folders(names):
-            folders |= {join(outer, name) for name in names.difference(images)}
+            folders |= {join(outer, name) for name in names - {*images}}
     bases = {match[1] for path in paths if (match := MASK_OF.fullmatch(path))}
     if bases:
         bases.intersection_update(m[1] for path in paths if (m := IMAGE_OF.fullmatch(path)))
-    return [
-        path
-        for path in paths
-        if dirname(path) in folders or ((match := MASK_OF.fullmatch(path)) and match[1] in bases)
-    ]
+    named = (path for path in paths if (m := MASK_OF.fullmatch(path)) and m[1] in bases)
+    return sorted({*_below(paths, folders), *named})

@@ -110,6 +110,7 @@ def test_classes_may_be_named_like_masks(tmp_path: Path, folders: str) -> None:
         ("owl/0.jpg owl/0_mask.png wren/1.jpg wren/1-SEG.png", "owl/0_mask.png wren/1-SEG.png"),
         ("0.rgb.png 0.mask.png 1.rgb.png 1.mask.png", "0.mask.png 1.mask.png"),
         ("plant_rgb.png plant_label.png", "plant_label.png"),
+        ("a/train/good/0.png a/ground_truth/good/0.png", "a/ground_truth/good/0.png"),
         ("a/x/images/0.png a/x/masks/1.png a/x/masks/2.png", "a/x/masks/1.png a/x/masks/2.png"),
         ("face_mask.png face_gt.png other.png owl/mask/0.png", ""),
         ("owl/0.jpg wren/0_mask.png", ""),
@@ -120,6 +121,19 @@ def test_masks_among_the_images_are_reported(names: str, masks: str) -> None:
     expected = rf"{len(masks.split())} of {len(names.split())} images are masks .* such as {first},"
     found = doubts(names.split(), None, [], [])
     assert [bool(re.match(expected, each)) for each in found] == [True] * bool(masks)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("a/train/x/0.png a/test/x/1.png b/test/x/2.png", "1 of 3 images .*, such as a/test, and"),
+        ("/d/train_images/0.png /d/val_images/1.png", "1 of 2 images .*, such as /d/val_images, "),
+        ("a/train/0.png b/test/1.png a/test_tube/2.png", None),
+    ],
+)
+def test_test_images_in_each_class_are_reported(names: str, expected: str | None) -> None:
+    found = doubts(names.split(), None, [], [])
+    assert [bool(re.match(expected or "", each)) for each in found] == [True] * bool(expected)
 
 
 @pytest.mark.parametrize("kind", ["folder", *ARCHIVES])

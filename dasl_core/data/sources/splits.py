@@ -18,10 +18,10 @@ FILLERS = frozenset({
 # Words in the names of folders and files that hold what belongs to the pixels of other images.
 MASK_WORDS = frozenset({
     "mask", "masks", "label", "labels", "annotation", "annotations", "annot", "trimap", "trimaps", "gt", "groundtruth",
-    "seg", "segmentation", "segmentations", "depth", "matte", "mattes", "overlay", "overlays",
+    "truth", "seg", "segmentation", "segmentations", "depth", "matte", "mattes", "overlay", "overlays",
 })
 # Other words in the names of such folders: "SegmentationClass".
-_MASK_KINDS = frozenset({"class", "object", "instance", "semantic", "binary", "color"})
+_MASK_KINDS = frozenset({"class", "object", "instance", "semantic", "binary", "color", "ground"})
 # fmt: on
 # Files of a mask and of an image; their first group is the same if they belong together: a_mask.png, a.jpg, a.rgb.png.
 MASK_OF = re.compile(rf"(.+)[._-](?:{'|'.join(sorted(MASK_WORDS))})\.\w+", re.IGNORECASE)
@@ -61,16 +61,21 @@ def split_folders(paths: list[str]) -> list[str]:
     while inside:
         names = sorted({folder.partition("/")[0] for folder in inside})
         kinds = {name: kind for name in names if (kind := _parse_split_name(name)) is not None}
-        trained = {rest for is_train, rest in kinds.values() if is_train}
-        tested = {rest for is_train, rest in kinds.values() if not is_train}
         only_splits = not outer and "" not in folders and len(kinds) == len(names)
-        if trained & tested or (only_splits and not any(rest for _, rest in kinds.values())):
+        if test_folders({*names}) or (only_splits and not any(rest for _, rest in kinds.values())):
             return [outer + name for name in kinds]
         if len(names) > 1:
             break
         outer += f"{names[0]}/"
         inside = {below for folder in inside if (below := folder.partition("/")[2])}
     return []
+
+
+def test_folders(folders: Set[str]) -> list[str]:
+    """Return the folders of test images, by their names, if there is one of training images beside them."""
+    kinds = {name: kind for name in folders if (kind := _parse_split_name(name)) is not None}
+    trained = {rest for is_train, rest in kinds.values() if is_train}
+    return [name for name, (is_train, rest) in kinds.items() if not is_train and rest in trained]
 
 
 def image_folders(folders: Set[str]) -> list[str]:
