@@ -39,6 +39,14 @@ def doubts(
             f"{len(masks)} of {len(paths)} images are masks or labels of others by their names, such as {masks[0]}, and are "
             "trained on as the others are. Move them elsewhere, or register a .csv list of the images"
         )
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for name in class_names:
+        alike[" ".join(name.replace("_", " ").casefold().split())].append(name)
+    if twice := [names for names in alike.values() if len(names) > 1]:
+        warnings.append(
+            f"{len(twice)} names of classes are written in several ways, such as {twice[0][0]!r} and {twice[0][1]!r}, each of "
+            "which is a class. Write them in one way if they mean one class"
+        )
     if labels is not None:
         labeled = [[(class_names[labels[at]], paths[at]) for at in group] for group in equal]
         if several := [group for group in labeled if len({label for label, _ in group}) > 1]:

@@ -136,6 +136,17 @@ def test_test_images_in_each_class_are_reported(names: str, expected: str | None
     assert [bool(re.match(expected or "", each)) for each in found] == [True] * bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [("Owl owl wren", 1), ("barn_owl Barn~Owl owl~ owl", 2), ("owl Möwe mowe 1 -1 10", 0)],
+)
+def test_names_of_classes_that_look_alike_are_reported(names: str, count: int) -> None:
+    found = doubts([], None, names.replace("~", "\u3000").split(" "), [])
+    assert [each.startswith(f"{count} names of classes are") for each in found] == [True] * bool(
+        count
+    )
+
+
 @pytest.mark.parametrize("kind", ["folder", *ARCHIVES])
 def test_equal_images_in_several_classes_are_reported(tmp_path: Path, kind: str) -> None:
     files = [*images("owl/a.png", "owl/b.png", "wren/c.png", "wren/d.png"), ("owl/e.png", png(3))]
