@@ -32,11 +32,7 @@ def choose_split(record: SourceRecord, listing: Listing) -> tuple[list[Entry], l
         if len(named) > 1:
             raise ValueError(choose_one(record.uri, named))
         if not named and (splits := split_folders(_names(record, entries))):
-            raise ValueError(
-                f"{record.uri} is divided into splits, not classes; register each as a data set of its own, "
-                f"so that test images stay out of training: {', '.join(f'{record.uri}/{s}' for s in splits)}; "
-                f"or choose one of them, such as --split {splits[0]} (source.split in the API)"
-            )
+            raise ValueError(choose_one(record.uri, splits))
     elif named:
         entries = [entry for entry in entries if entry.split == split]
     else:

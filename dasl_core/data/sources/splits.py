@@ -44,9 +44,10 @@ def file_split(name: str) -> str | None:
 
 def choose_one(location: str, splits: Sequence[str]) -> str:
     """Return the error message for a source with several splits and no request for one."""
+    first = next((split for split in splits if _words(split) & TRAIN_WORDS), splits[0])
     return (
-        f"{location} is divided into splits: {', '.join(splits)}; choose one of them, such as --split {splits[0]} "
-        "(source.split in the API)"
+        f"{location} is divided into splits: {', '.join(splits)}; register each as a data set of its own, so that test images "
+        f"stay out of training, such as with --split {first} (source.split in the API)"
     )
 
 
