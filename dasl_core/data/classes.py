@@ -126,8 +126,13 @@ def why_unlabeled(record: SourceRecord, entries: Sequence[Entry], listing: Listi
 def _why_no_folders(record: SourceRecord, entries: Sequence[Entry]) -> str:
     _, folders = _folders(record, entries)
     outside = [entry.key for entry, folder in zip(entries, folders, strict=True) if not folder]
-    if len(outside) == len(entries):
-        return "all images are in one folder"
+    if len(record.files) > 1 and len(outside) == len(entries):
+        return (
+            f"the names of archives, such as {record.files[0]}, are none. If they are classes, unpack each archive into a "
+            "folder of its name, and use the folder around these"
+        )
+    if len({*folders} - {""}) < 2:
+        return "all images are in one folder" + ", or in one inside" * (len(outside) < len(entries))
     verb = "is" if len(outside) == 1 else "are"
     return (
         f"{_count(outside, entries)} {verb} outside of the {len({*folders}) - 1} folders ({_some(outside)}). To use the folders "

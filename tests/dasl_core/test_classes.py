@@ -30,6 +30,7 @@ NO_COLUMN = "no column is called label, or it is empty"
     [
         ("folder", PHOTOS, {}, "all images are in one folder."),
         ("zip", CLASSES[:3], {}, "all images are in one folder."),
+        ("tar", ["a.png", "small/a.png"], {}, "all images are in one folder, or in one inside."),
         ("folder", CLASSES, {"labels": "none"}, "the data set was registered without them."),
         ("folder", CLASSES, {"classes": ("owl",)}, "one class was chosen."),
         ("tar", [*CLASSES, "x.png"], {}, FOLDERS.format("1 image of 7 is", "x.png")),

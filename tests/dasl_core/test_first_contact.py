@@ -217,6 +217,16 @@ def test_archives_are_read_as_they_are_unpacked(tmp_path: Path, kind: str) -> No
         ingest_folder(write(tmp_path, kind, [("n01440764.tar", b"x"), ("more.tar.gz", b"x")]))
 
 
+@pytest.mark.parametrize("kind", ARCHIVES)
+def test_archive_for_each_class_gets_the_remedy(tmp_path: Path, kind: str) -> None:
+    for name in ("owl", "wren"):
+        location = write(tmp_path, kind, images("a.png", "b.png"))
+        location.rename(tmp_path / f"{name}.{kind}")
+    index = ingest_folder(tmp_path)
+    assert (list(index.paths), index.labels) == ([*BIRDS], None)
+    assert index.unused[0].startswith(f"No labels: the names of archives, such as owl.{kind}, are")
+
+
 def test_part_of_a_split_zip_is_named(tmp_path: Path) -> None:
     content = write(tmp_path, "zip", images(*BIRDS)).read_bytes()
     (tmp_path / "part.zip").write_bytes(content[len(content) // 2 :])
