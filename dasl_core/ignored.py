@@ -27,6 +27,11 @@ class IgnoredFiles:
         self.endings[ending] += 1
         self._examples[ending] = min(self._examples.get(ending, path), path)
 
+    def advise(self) -> str:
+        """Return what to do about images without an ending, or with one of digits, as PACS name them; "" if none may be."""
+        may_be = any(not ending.strip(".0123456789") for ending in self.endings)
+        return ". Those that are images need an ending, such as .dcm for DICOM" * may_be
+
     def describe(self, endings: Collection[str] | None = None) -> str:
         """Describe those with some endings, by default all, most frequent first: `2 .psd (a.psd, ...), 1 .mp4 (b.mp4)`."""
         shown = self.endings.keys() if endings is None else self.endings.keys() & {*endings}

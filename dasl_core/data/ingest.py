@@ -368,6 +368,7 @@ def _no_images(location: str, skipped: Sequence[Skipped], listing: Listing) -> s
         message += f"; {files} ignored: {listing.ignored.describe()}"
         if not skipped:
             message += f"; expected files that end in {', '.join(sorted(IMAGE_EXTENSIONS))}"
+        message += listing.ignored.advise()
         if ".arrow" in endings:
             message += ". Of a Hugging Face cache, register what save_to_disk or to_parquet writes, or hf://OWNER/NAME"
         elif not endings.keys().isdisjoint((*SOURCE_ENDINGS, *COMPRESSED_ENDINGS)):

@@ -227,6 +227,17 @@ def test_archive_for_each_class_gets_the_remedy(tmp_path: Path, kind: str) -> No
     assert index.unused[0].startswith(f"No labels: the names of archives, such as owl.{kind}, are")
 
 
+@pytest.mark.parametrize("names", ["DICOMDIR IM0001", "1.2.840.10008.5.1.4.1.1.2.17"])
+@pytest.mark.parametrize("kind", ["folder", *ARCHIVES])
+def test_images_without_an_ending_get_the_remedy(tmp_path: Path, kind: str, names: str) -> None:
+    location = write(tmp_path, kind, images(*names.split()))
+    with pytest.raises(ValueError, match=r"Those that are images need an ending, such as \.dcm"):
+        ingest_folder(location)
+    (tmp_path / "more").mkdir()
+    location = write(tmp_path / "more", kind, images(*names.split(), "a.png", "b.mp4"))
+    assert "need an ending" in ingest_folder(location).unused[-1]
+
+
 def test_part_of_a_split_zip_is_named(tmp_path: Path) -> None:
     content = write(tmp_path, "zip", images(*BIRDS)).read_bytes()
     (tmp_path / "part.zip").write_bytes(content[len(content) // 2 :])

@@ -85,6 +85,7 @@ class Listing:
         if columns := ", ".join(self.unused_columns):
             sentences.append(f"Columns that are not used: {columns}.")
         if files := self.ignored.describe():
+            files += self.ignored.advise()
             sentences.append(f"Ignored, as their endings are not those of images: {files}.")
         return sentences
 
