@@ -1,5 +1,6 @@
 """What people's folders, archives and tables hold beside images and labels, as public reports of other tools name it."""
 
+import base64
 import io
 import os
 import re
@@ -184,6 +185,24 @@ def test_several_labels_of_an_image_are_refused(tmp_path: Path, kind: str, value
     assert len(ingest_folder(tmp_path / kind, options=SourceOptions(labels="none"))) == 2
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "named", "problem"),
+    [
+        ("image", "iVBORw0KGgo", None, "only text instead of images .* write the decoded bytes"),
+        ("pixels", "iVBORw0KGgo", None, "has no column of bytes, such as those of a JPEG file"),
+        ("pixels", "iVBORw0KGgo", "pixels", "the row has text instead of the bytes of an image"),
+        ("image", b"iVBORw0KGgo", None, "is text in base64; decode it first"),
+        ("image", [[0, 255]], None, "has no column of bytes, such as those of a JPEG file"),
+    ],
+)
+def test_tables_without_bytes_of_images_get_the_remedy(
+    tmp_path: Path, column: str, value: Any, named: str | None, problem: str
+) -> None:
+    parquet.write_table(pyarrow.table({column: [value]}), tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match=problem):
+        ingest_folder(tmp_path / "t.parquet", options=SourceOptions(image_column=named))
+
+
 @pytest.mark.parametrize("place", ["data", "data/*"])
 @pytest.mark.parametrize("kind", ["parquet", *ARCHIVES])
 def test_links_to_archives_and_tables_are_followed_on_request(
@@ -276,6 +295,7 @@ def test_axes_of_arrays_are_not_guessed(
         (b'{"message": "not found"}', "JSON"),
         (b"Rar!\x1a\7\1\0" + bytes(200), "a RAR archive, which is not supported"),
         (b"%PDF-1.7 ...", "a PDF document"),
+        (base64.b64encode(png(0)), "text in base64; decode it first"),
         (b"\xff\x0a" + bytes(100), "a JPEG XL image"),
         (bytes(5000), "not written: it begins with zeros"),
         (b"PK\3\4" + bytes(999), "a ZIP archive"),

@@ -7,6 +7,7 @@ _COMPRESSED = "compressed as a whole, with {}, so that an image in it cannot be 
 _BEGINNINGS = {
     b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself with git lfs pull",
     b"<": "a page of HTML or XML, such as an error of a server or a drawing",
+    **dict.fromkeys((b"/9j/", b"ivborw0kggo", b"data:image"), "text in base64; decode it first"),
     b'{"': "JSON, such as an error of a server",
     b"pk\3\4": "a ZIP archive",
     b"rar!": "a RAR archive, which is not supported",

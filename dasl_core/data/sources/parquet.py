@@ -149,13 +149,17 @@ class ParquetSource(Source, kind="parquet"):
         named = [name for name in _IMAGE_COLUMNS if name in fitting]
         if not fitting and (paths := [field.name for field in schema if _holds_paths(field)]):
             raise ValueError(
-                f"it has only the paths of images (column {paths[0]!r}), which are not embedded; write it with the "
-                "content of the images, or register the folder of the images, or a .csv list of the paths"
+                f"it has only text instead of images (column {paths[0]!r}): of base64, write the decoded bytes; of paths, write "
+                "the content of the images, or register their folder, or a .csv list of the paths"
             )
-        if len(fitting) != 1 and not named:
+        if not fitting:
             raise ValueError(
-                f"it has {'several columns' if fitting else 'no column'} of bytes; name the column of the "
-                f"images with image_column: its columns are {schema.names}"
+                f"it has no column of bytes, such as those of a JPEG file; its columns are {schema.names}"
+            )
+        if len(fitting) > 1 and not named:
+            raise ValueError(
+                "it has several columns of bytes; name the column of the images with image_column: its columns are "
+                f"{schema.names}"
             )
         return named[0] if named else fitting[0]
 
@@ -171,6 +175,8 @@ def _content(value: Any) -> bytes | str:
     content = value.get("bytes") if isinstance(value, dict) else value
     if content is None and isinstance(value, dict) and value.get("path"):
         return "the row has only the path of the image, which is not embedded"
+    if isinstance(content, str):
+        return "the row has text instead of the bytes of an image"
     return content if isinstance(content, bytes) else "the row has no image"
 
 
