@@ -145,6 +145,15 @@ def test_channels_is_checked() -> None:
         decode_image(stored(gradient(), "PNG"), channels=4)
 
 
+@pytest.mark.parametrize("opacity", [0, 128])
+def test_bitmap_without_any_opacity_is_opaque(opacity: int) -> None:
+    colors = [255 << shift for shift in (16, 8, 0, 24)]
+    fields = [154, 0, 138, 124, 2, 2, 0x200001, 3, 16, 0, 0, 0, 0, *colors]
+    header = (b"BM" + np.array(fields, "<u4").tobytes()).ljust(138, b"\0")
+    pixels = decode_image(io.BytesIO(header + bytes([10, 20, 30, opacity]) * 4))
+    assert (pixels[0, 0] == ([30, 20, 10] if opacity == 0 else [142, 137, 132])).all()
+
+
 SMOOTH = np.tile(np.arange(16, dtype=np.uint8), (16, 1))
 
 

@@ -91,6 +91,10 @@ def decode(
     bands = count_bands(image)
     size = image.size
     image.load()
+    # Opacity that is 0 everywhere is padding, as browsers take it.
+    is_bitmap = image.format in ("BMP", "DIB") and image.mode == "RGBA"
+    if is_bitmap and image.getchannel("A").getextrema()[1] == 0:
+        image.putalpha(255)
     # A HEIC header may state another size. A TIFF is turned here, by the orientation in its XMP, too.
     if sorted(image.size) != sorted(size):
         raise ValueError("the image is damaged: its number of pixels differs from its header")
