@@ -108,6 +108,9 @@ class DatasetRequest(StrictModel):
         # A folder's kind is known only at its ingest.
         place = self.upload.filename if self.upload else self.uri or ""
         kind = SOURCE_KINDS.get(PurePosixPath(place).suffix.lower())
-        if kind and (problems := unread_options(kind, place, self.source)):
+        problems = unread_options(kind, place, self.source) if kind else []
+        if not problems and self.upload is not None and self.source.links == "follow":
+            problems = [FieldProblem("links", "has no effect with upload; remove it", "follow")]
+        if problems:
             raise SpecError([replace(each, field=f"source.{each.field}") for each in problems])
         return self

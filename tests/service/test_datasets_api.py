@@ -103,6 +103,7 @@ def test_compressed_tar_is_refused_with_the_remedy(api: Api, tmp_path: Path) -> 
     [
         ({"upload": {"filename": "a.tar", "size": 9}}, {"label_column": "a"}, "label_column"),
         ({"upload": {"filename": "a.npy", "size": 9}}, {"split": "a"}, "split"),
+        ({"upload": {"filename": "a.tar", "size": 9}}, {"links": "follow"}, "links"),
         ({"uri": "s3://bucket/a.ZIP"}, {"links": "follow"}, "links"),
         ({"uri": "/a-{0..9}.csv"}, {"links": "follow"}, "links"),
         ({"uri": "/a.txt"}, {"image_column": "a"}, "image_column"),
