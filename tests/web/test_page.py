@@ -380,7 +380,7 @@ def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyServ
     expect(page.get_by_role("region", name="Versions")).to_contain_text("640")
     page.get_by_role("button", name="Draw").click()
     expect(page.get_by_text("Waits for its turn")).to_be_visible()
-    group = page.locator("details", has_text="Equal files")
+    group = page.locator("details", has_text="Equal images")
     group.locator("summary").click()
     expect(group).to_contain_text("1 group, 1 more than needed, of 640 compared")
     expect(group.get_by_role("listitem")).to_have_text("a/my photo.png = a/your photo.png")

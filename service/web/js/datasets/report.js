@@ -68,7 +68,7 @@ function Duplicates({ duplicates }) {
     <h2>Duplicates</h2>
     ${kinds.map(
       ([kind, found]) => html`<details>
-        <summary>${kind === "equal" ? "Equal files" : "Similar images"} <span class="badge">${count(found.groups)}</span> <span class="muted">${found.groups === 1 ? "group" : "groups"}, ${count(found.superfluous)} more than needed, of ${count(found.checked)} compared</span></summary>
+        <summary>${kind === "equal" ? "Equal images" : "Similar images"} <span class="badge">${count(found.groups)}</span> <span class="muted">${found.groups === 1 ? "group" : "groups"}, ${count(found.superfluous)} more than needed, of ${count(found.checked)} compared</span></summary>
         <ul class="paths" tabindex="0">${found.examples.map((paths) => html`<li>${paths.map((path, index) => html`${index > 0 && html` <span class="muted">${kind === "equal" ? "=" : "≈"}</span> `}<code>${path}</code>`)}</li>`)}</ul>
       </details>`,
     )}
