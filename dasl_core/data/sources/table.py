@@ -69,8 +69,8 @@ def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister
         if path is None and options.image_column is None:
             raise ValueError(
                 f"{name} has no column of paths; expected a first line with {', '.join(PATH_COLUMNS[:4])} "
-                f"among the names of its columns, not {', '.join(header[:10])!r}. Add such a line, or name the column "
-                "with --image-column (image_column in the API)"
+                f"among the names of its columns, not {', '.join(header[:10])!r}. Add such a line, call the column of "
+                "the paths path, or name it with dasl datasets add --image-column (image_column in the API)"
             )
         for column in (options.image_column, options.label_column, options.group_column):
             if column is not None and _find(header, (column,)) is None:
