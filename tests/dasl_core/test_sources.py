@@ -518,10 +518,12 @@ def test_names_of_other_systems_in_a_zip(
 def test_bad_rows_of_a_list_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "0.png").write_bytes(content(0))
     (tmp_path / "list.csv").write_text(
-        "path,label\n0.png,owl\n,owl\n1\0.png,owl\n0.png,o\0wl\n2.png\n0.png,owl\n./0.png,wren\n"
+        "path,label\n0.png,owl\n,owl\n1\0.png,owl\n0.png,o\0wl\n2.png\n3.png,wren, small\n"
+        "0.png,owl\n./0.png,wren\n"
     )
     listing = listed(str(tmp_path / "list.csv"))
     assert [entry.key for entry in listing.entries] == ["0.png"]
+    quotes = "Put quotes around a field that contains the separator"
     assert [tuple(each) for each in listing.skipped] == [
         ("(no path)", "its row in the list has no path"),
         ("./0.png", "it is listed more than once, and its first row has another label"),
@@ -529,6 +531,7 @@ def test_bad_rows_of_a_list_are_skipped(tmp_path: Path) -> None:
         ("0.png", "its row in the list contains a null character"),
         ("1\\x00.png", "its row in the list contains a null character"),
         ("2.png", "line 6 of the list has 1 field, and the first line 2"),
+        ("3.png", f"line 7 of the list has 3 fields, and the first line 2. {quotes}"),
     ]
     (tmp_path / "list.csv").write_text("label,more,path\no,,0.png\n\no,\n")
     listing = listed(str(tmp_path / "list.csv"))

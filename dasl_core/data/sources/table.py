@@ -88,11 +88,14 @@ def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister
                 line = rows.line_num - len(record) + 1
                 raise csv.Error(f"the row that begins in line {line} has no end")
             record.clear()
-            if len(row) > max(positions):
+            # Such as an unquoted comma in a label. Spreadsheets write empty fields at the end.
+            if len(row) > max(positions) and not any(row[len(header) :]):
                 yield row[path].strip(), _field(row, label), _field(row, split), _field(row, group)
             elif row:
                 fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
                 reason = f"line {rows.line_num} of the list has {fields}, and the first line {len(header)}"
+                if len(row) > len(header):
+                    reason += ". Put quotes around a field that contains the separator"
                 lister.skip(row[path] if path < len(row) else NO_PATH, reason)
 
 
