@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from posixpath import basename, dirname, join
 
 import numpy as np
@@ -41,7 +42,10 @@ def doubts(
         )
     alike: defaultdict[str, list[str]] = defaultdict(list)
     for name in class_names:
-        alike[" ".join(name.replace("_", " ").casefold().split())].append(name)
+        key = " ".join(name.replace("_", " ").casefold().split())
+        with suppress(ValueError):
+            key = str(float(key))  # 0 and 0.0
+        alike[key].append(name)
     if twice := [names for names in alike.values() if len(names) > 1]:
         warnings.append(
             f"{len(twice)} names of classes are written in several ways, such as {twice[0][0]!r} and {twice[0][1]!r}, each of "
@@ -60,18 +64,19 @@ def doubts(
     return warnings
 
 
-def stack_doubts(paths: Sequence[str], headers: Sequence[Header]) -> Iterator[str]:
-    """Warn of arrays that look like stacks (N, H, W): their last axis is no shorter than half of another."""
+def axis_doubts(paths: Sequence[str], headers: Sequence[Header]) -> Iterator[str]:
+    """Warn of arrays whose last axis may not be that of bands: it is no shorter than half of another."""
     arrays = [
-        path
+        (path, height, width, bands)
         for path, (width, height, bands, *_) in zip(paths, headers, strict=True)
         if path.lower().endswith(".npy") and 2 * bands >= min(width, height) and bands > FEW_BANDS
     ]
     if arrays:
+        path, *shape = arrays[0]
         yield (
-            f"{len(arrays)} .npy files, such as {arrays[0]}, are read as one image each, of {headers[0].bands} bands: an "
-            "array in a folder is (H, W, bands). If they are stacks of images (N, H, W), register each file itself as a "
-            "data set"
+            f"{len(arrays)} arrays, such as {path}, are read as images (H, W, bands) = {(*shape,)}. If their bands come "
+            "first, move them to the last axis with numpy.moveaxis. If files in a folder are stacks of images (N, H, W), "
+            "register each file itself as a data set"
         )
 
 

@@ -16,7 +16,7 @@ from dasl_core.data.classes import choose_split, label_entries, why_unlabeled
 from dasl_core.data.contact_sheet import ContactSheet, choose
 from dasl_core.data.decode import Header, is_transient
 from dasl_core.data.decode.foreign import HEAD, describe_foreign
-from dasl_core.data.doubts import doubts, stack_doubts
+from dasl_core.data.doubts import axis_doubts, doubts
 from dasl_core.data.duplicates import describe, equal_files, find_duplicates, groups_of
 from dasl_core.data.headers import HeaderTable, OnHeaders, read_headers
 from dasl_core.data.index import DatasetIndex
@@ -310,7 +310,7 @@ def _build_index(
         ],
         warnings=[
             *header_warnings(used),
-            *(stack_doubts(paths, used) if record.kind != "npy" else []),
+            *axis_doubts(paths, used),
             *listing.warnings,
             *sample.warnings,
             *doubts(paths, labels, class_names, equal),
