@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pillow_heif
+import pydicom
 import pytest
 from PIL import Image
 
@@ -117,6 +118,9 @@ def scan(values: Any, dtype: str, padding: int, **elements: Any) -> bytes:
 
 
 STACK = [[[-9, -9, -9, -9, -9], [1, 20, 3, 4, -9]]]
+COLORS = [[255, 255, 255], [255, 8, 7], [9, 9, 9]]
+CLEAR = [[0, 0, 0, 0], [7, 8, 9, 255]]
+OPACITY = {"photometric": "rgb", "extrasamples": ["unassalpha"]}
 LOWEST = -3.4028234663852886e38
 BANDS = {"photometric": "minisblack", "planarconfig": "contig"}
 
@@ -135,6 +139,11 @@ BANDS = {"photometric": "minisblack", "planarconfig": "contig"}
         (tagged([[65535, 3, 4]], "u2", "65535"), 1, "uint16", [3, 3, 4]),
         (tagged([[255, 3, 4]], "u1", "255"), 1, "uint8", [3, 3, 4]),
         (tagged([[[0, 0, 0], [7, 8, 9]]], "u1", "0"), 3, "uint8", [7, 8, 9, 7, 8, 9]),
+        (tagged([COLORS], "u1", "255"), 3, "uint8", [9, 8, 7, 255, 8, 7, 9, 9, 9]),
+        (tagged([COLORS], "u2", "255"), 3, "uint16", [9, 8, 7, 255, 8, 7, 9, 9, 9]),
+        (tagged([CLEAR], "u1", "0", **OPACITY), 3, "uint8", [255, 255, 255, 7, 8, 9]),
+        (tagged([CLEAR], "u1", "255", **OPACITY), 3, "uint8", [255, 255, 255, 7, 8, 9]),
+        (tagged([CLEAR], "u2", "0", **OPACITY), 3, "uint16", [65535] * 3 + [65280] * 3),
         (tagged([[0, 3, 4]], "u2", "-9999"), 1, "uint16", [0, 3, 4]),
         (tagged([[0, 3, 4]], "u2", "none"), 1, "uint16", [0, 3, 4]),
         # Of each band its own smallest; the last band has none but the image.
@@ -144,6 +153,7 @@ BANDS = {"photometric": "minisblack", "planarconfig": "contig"}
         (scan([0, 3, 4], "u2", 0, RescaleSlope=2, bits=12), 1, "int16", [6, 6, 8]),
         (scan([0, 3, 4], "u2", 0, photometric="MONOCHROME1"), 1, "uint16", [65531, 65532, 65531]),
         (scan([63536, 3, 4], "u2", 63536, bits=12), 1, "uint16", [3, 3, 4]),
+        (scan([2096, 3, 4095], "u2", 63536, bits=12), 1, "uint16", [2096, 3, 4095]),
     ],
     ids=lambda value: "" if isinstance(value, bytes) else None,
 )
@@ -181,6 +191,13 @@ def test_dicom_in_units_of_the_modality() -> None:
     assert pixels("int16", RescaleSlope=2, RescaleIntercept=-1000) == [-1000, -800, 7190]
     assert pixels("float32", RescaleSlope=0.5, RescaleIntercept=0) == [0, 50, 2047.5]
     assert pixels("float32", RescaleSlope=100, RescaleIntercept=0) == [0, 10_000, 409_500]
+    # Enhanced images have it for all frames, or for each.
+    units = pydicom.Dataset()
+    units.RescaleSlope, units.RescaleIntercept = 2, -1000
+    groups = pydicom.Dataset()
+    groups.PixelValueTransformationSequence = [units]
+    for name in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
+        assert pixels("int16", **{name: [groups]}) == [-1000, -800, 7190]
     frames = np.stack([values, values + 1])
     many = as_dicom(frames, bits=12, NumberOfFrames=2)
     assert decoded(many, "x", 1, "uint16").ravel().tolist() == [0, 100, 4095]

@@ -50,14 +50,20 @@ def decode(file: IO[bytes]) -> Pixels:
     dataset = _read(file, pixels=True)
     header = _describe(dataset)
     pixels = optional_module("pydicom.pixels", "the image is DICOM", "dicom")
-    frame = pixels.pixel_array(dataset, index=0, decoding_plugin=_find_plugin(dataset, header))
+    # With the unused bits, in which padding may lie.
+    stored = pixels.pixel_array(
+        dataset, index=0, decoding_plugin=_find_plugin(dataset, header), correct_unused_bits=False
+    )
+    unused = int(dataset.BitsAllocated) - int(dataset.get("BitsStored", dataset.BitsAllocated))
+    frame = stored if stored.dtype.kind == "f" or unused <= 0 else stored << unused >> unused
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
         frame = pixels.apply_color_lut(frame, dataset)
     frame = frame.reshape(header.height, header.width, header.bands)
     if header.bands == 3:
         return Pixels(from_file_type(frame), "rgb")
     rescale = _read_rescale(dataset)
-    values = measured(_in_units(frame, rescale), frame, _read_padding(dataset, rescale))
+    stored = stored.reshape(frame.shape)
+    values = measured(_in_units(frame, rescale), stored, _read_padding(dataset, stored.dtype))
     return Pixels(values, default_colors(header.bands))
 
 
@@ -85,6 +91,9 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
     dataset = pydicom.dcmread(file, stop_before_pixels=not pixels, force=not has_prefix)
     if missing := [name for name in _NEEDED if dataset.get(name) is None]:
         raise ValueError(f"the image is DICOM without {', '.join(missing)}")
+    if pixels and not any(name in dataset for name in ("PixelData", _FLOAT_PIXELS, _DOUBLE_PIXELS)):
+        raise ValueError("the image is DICOM without pixels")
+    dataset.setdefault("PixelRepresentation", 0)
     if "TransferSyntaxUID" not in dataset.file_meta:
         dataset.file_meta.TransferSyntaxUID = pydicom.uid.UID(_IMPLICIT)
     return dataset
@@ -112,10 +121,11 @@ def _describe(dataset: Any) -> Header:
 def _read_rescale(dataset: Any) -> _Values:
     allocated = int(dataset.BitsAllocated)
     stored = min(int(dataset.get("BitsStored", allocated)), allocated)
-    signed = bool(dataset.get("PixelRepresentation", 0))
+    signed = bool(dataset.PixelRepresentation)
     low, high = (-(1 << stored - 1), (1 << stored - 1) - 1) if signed else (0, (1 << stored) - 1)
-    slope = float(dataset.get("RescaleSlope", None) or 1)
-    intercept = float(dataset.get("RescaleIntercept", None) or 0)
+    units = _find_units(dataset)
+    slope = float(units.get("RescaleSlope", None) or 1)
+    intercept = float(units.get("RescaleIntercept", None) or 0)
     if dataset.SamplesPerPixel != 1:
         slope, intercept = 1.0, 0.0
     inverted = dataset.PhotometricInterpretation == "MONOCHROME1"
@@ -132,7 +142,16 @@ def _read_rescale(dataset: Any) -> _Values:
     return _Values(low, high, slope, intercept, inverted, dtype)
 
 
-def _read_padding(dataset: Any, values: _Values) -> Nodata | None:
+def _find_units(dataset: Any) -> Any:
+    """Return the part with the rescaling: for enhanced (multi-frame) images that of all frames, or of the first."""
+    for name in ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"):
+        for groups in dataset.get(name) or ():
+            for units in groups.get("PixelValueTransformationSequence") or ():
+                return units
+    return dataset
+
+
+def _read_padding(dataset: Any, stored: np.dtype) -> Nodata | None:
     """Return the stored values of pixels outside of the image."""
     for kind in ("", "Float", "DoubleFloat"):
         value = dataset.get(f"{kind}PixelPaddingValue")
@@ -141,8 +160,7 @@ def _read_padding(dataset: Any, values: _Values) -> Nodata | None:
         limit = dataset.get(f"{kind}PixelPaddingRangeLimit")
         ends = [value, value if limit is None else limit]
         if not kind:  # also written as signed for unsigned pixels, and the other way round
-            span = values.high - values.low + 1
-            ends = [values.low + (int(end) - values.low) % span for end in ends]
+            ends = np.array(ends, np.int64).astype(stored).tolist()
         return min(ends), max(ends)
     return None
 

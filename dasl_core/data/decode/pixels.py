@@ -125,7 +125,8 @@ def measured(values: np.ndarray, stored: np.ndarray, nodata: Nodata | None) -> n
     """Replace values (H, W, ...) that are no measurement by the smallest of the others, in place.
 
     It is the smallest of the band, or of the image if the band has no other. No measurement are values that are not
-    finite or beyond `LARGEST_VALUE`, and those that are stored as one in the range `nodata`.
+    finite or beyond `LARGEST_VALUE`, and those that are stored as one in the range `nodata`. In unsigned RGB all bands must
+    be, because a single one may be full of light, or have none.
 
     Raises:
         ValueError: no value is a measurement.
@@ -136,7 +137,10 @@ def measured(values: np.ndarray, stored: np.ndarray, nodata: Nodata | None) -> n
     is_valid = (values >= -LARGEST_VALUE) & (values <= LARGEST_VALUE)
     if nodata is not None:
         with np.errstate(over="ignore"):  # a value beyond the type
-            is_valid &= ~((stored >= nodata[0]) & (stored <= nodata[1]))
+            is_nodata = (stored >= nodata[0]) & (stored <= nodata[1])
+            if stored.dtype.kind == "u" and stored.shape[2] == 3:
+                is_nodata &= is_nodata.all(axis=2, keepdims=True)
+            is_valid &= ~is_nodata
     if is_valid.all():
         return values
     if not is_valid.any():

@@ -40,6 +40,8 @@ _THEIR_NAMES = "LERC, LZW, PackBits, Zstandard, deflate, none"
 _BY_PILLOW = (1, 2, 3, 4, 5, 7, 8, 32773, 32946, 34925, 50000)
 # Pages that are compared with the first, of a file that may have any number.
 _MOST_PAGES = 1000
+# Modes of Pillow's TIFFs.
+_WITH_ALPHA = ("LA", "La", "PA", "RGBA")
 _STACKED = {"Z": "planes in depth", "T": "points in time"}
 
 
@@ -71,8 +73,7 @@ def read_header(file: IO[bytes]) -> Header:
     header = pillow.describe_image(
         image, orientation=1 if has_tag else pillow.exif_orientation(image)
     )
-    marks_alpha = image.mode in ("LA", "La", "PA", "RGBA")
-    return header._replace(frames=frames, marks_alpha=marks_alpha)
+    return header._replace(frames=frames, marks_alpha=image.mode in _WITH_ALPHA)
 
 
 def decode(file: IO[bytes], channels: int) -> Pixels:
@@ -81,8 +82,8 @@ def decode(file: IO[bytes], channels: int) -> Pixels:
     if image is None:
         _describe(pages)
         if len(pages) == 1:
-            return _read_pixels(pages[0])
-        bands = [_read_pixels(page).values for page in pages]
+            return _read_pixels(pages[0], channels)
+        bands = [_read_pixels(page, 1).values for page in pages]
         return Pixels(np.concatenate(bands, axis=2), default_colors(len(bands)))
     tags = image.tag_v2  # type: ignore[attr-defined]
     photometric, bits = tags.get(_PHOTOMETRIC, _WHITE_IS_ZERO), int(tags.get(_BITS, (1,))[0])
@@ -94,7 +95,8 @@ def decode(file: IO[bytes], channels: int) -> Pixels:
         # Such as lossless JPEG.
         state = DAMAGED_OR_UNSUPPORTED if tags.get(_COMPRESSION) == _JPEG else "damaged"
         raise ValueError(f"the image is {state}: its pixels cannot be decompressed") from error
-    nodata = _nodata(tags.get(_GDAL_NODATA), photometric)
+    is_blended = image.mode in _WITH_ALPHA and channels in (1, 3)
+    nodata = None if is_blended else _nodata(tags.get(_GDAL_NODATA), photometric)
     pixels = replace(pixels, values=measured(pixels.values, pixels.values, nodata))
     # Pillow has inverted 8 bits.
     if photometric == _WHITE_IS_ZERO and pixels.values.dtype == np.uint16:
@@ -251,7 +253,7 @@ def _name(value: Any) -> str:
     return str(getattr(value, "name", value)).replace("OJPEG", "old-style JPEG")
 
 
-def _read_pixels(page: Any) -> Pixels:
+def _read_pixels(page: Any, channels: int) -> Pixels:
     # One thread: the decoding pool already has one for each core.
     values = page.asarray(maxworkers=1)
     if page.axes == "SYX":
@@ -260,12 +262,15 @@ def _read_pixels(page: Any) -> Pixels:
     if values.dtype == np.uint8 and page.bitspersample in range(1, 8):
         # As Pillow does. Deeper values keep their levels, for which a window is chosen.
         values = np.rint(values * (255 / ((1 << page.bitspersample) - 1))).astype(np.uint8)
+    colors, alpha = _band_meaning(page, values.shape[2], values.dtype.name)
     tag = page.tags.get(_GDAL_NODATA)
-    values = from_file_type(values, _nodata(tag and tag.value, page.photometric))
-    values = pillow.turned(values, _orientation(page))
+    # Opacity that becomes white decides itself.
+    is_blended = alpha is not None and channels != values.shape[2]
+    nodata = None if is_blended else _nodata(tag and tag.value, page.photometric)
+    values = pillow.turned(from_file_type(values, nodata), _orientation(page))
     if page.photometric == _WHITE_IS_ZERO and values.dtype.kind == "u":
         values = _inverted(values, page.bitspersample)
-    return Pixels(values, *_band_meaning(page, values.shape[2], values.dtype.name))
+    return Pixels(values, colors, alpha)
 
 
 def _nodata(text: Any, photometric: int | None) -> Nodata | None:
