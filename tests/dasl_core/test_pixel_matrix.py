@@ -299,7 +299,7 @@ def pngs() -> Iterator[Cell]:
         exif[0x0112] = orientation
         tags = exif.tobytes().removeprefix(b"Exif\0\0")
         profile = f"\nexif\n{len(tags) + 6:8}\n{(b'Exif' + bytes(2) + tags).hex()}\n".encode()
-        xmp = f'<x tiff:Orientation="{orientation}"/>'.encode()
+        xmp = f'<x tiff:Orientation="{orientation}"/>'.encode() + b" " * 9000  # padded, as by Adobe
         for (name, chunk), place in itertools.product((
             (b"eXIf", tags),
             (b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(profile)),

@@ -47,7 +47,7 @@ _ORIENTED_CHUNKS = re.compile(
 )
 # Bytes at the end of a PNG in which they are searched if none precedes the pixels. Not for a file much larger than its
 # pixels need, whose end may be far: the limits are a constant and a number for each pixel.
-_PNG_END = 4096
+_PNG_END = 16 << 10
 _PNG_BYTES, _PNG_BYTES_PER_PIXEL = 16 << 20, 16
 # Pillow reads the upper bytes of 16-bit colors. The second raw mode gives the lower bytes, or for gray with opacity
 # all four bytes of a pixel.
