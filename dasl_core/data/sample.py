@@ -16,7 +16,12 @@ from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Source
 from dasl_core.machine import decoding_budget
 from dasl_core.spec.resolve.facts import QUANTILES
-from dasl_core.spec.resolve.pixels import AUTOMATIC_PERCENTILES, automatic_window, fits_window
+from dasl_core.spec.resolve.pixels import (
+    AUTOMATIC_PERCENTILES,
+    SMALLEST_STD,
+    automatic_window,
+    fits_window,
+)
 
 # Total pixels of the sample: some 5,000 photos of 500 x 375, seconds on two cores. A small data set is checked
 # completely.
@@ -225,11 +230,23 @@ def _flat_warnings(
     low, high = automatic_window(pixels.dtype, pixels.quantiles)
     flat = [image for image in measured if image.std.max() < _LEAST_CONTRAST * (high - low)]
     if len(flat) <= _MOST_FLAT * len(measured):
-        return []
+        return _flat_band_warnings(pixels, high - low)
     return [
         f"{len(flat)} of the {len(measured)} images of the sample, such as {entries[flat[0].position].key}, are nearly "
         f"of one gray level in the automatic window, from {low:g} to {high:g}. If there is more to see in them, set "
         "backbone.window, or register images with other values as a data set of their own"
+    ]
+
+
+def _flat_band_warnings(pixels: PixelFacts, span: float) -> list[str]:
+    """Warn of bands with less contrast than normalization restores, as those have whose values are much smaller."""
+    stds = pixels.std or ()
+    flat = [str(band) for band, std in enumerate(stds, 1) if std < SMALLEST_STD * span]
+    if not 0 < len(flat) < len(stds):
+        return []
+    return [
+        f"Of the {len(stds)} bands, these have hardly any contrast in the automatic window, which is that of all bands: "
+        f"{', '.join(flat)}. If they are not empty, scale all bands to one range and register the images again"
     ]
 
 

@@ -1,5 +1,6 @@
 """Values that would spoil the window of a data set: no data, other ranges, and images without contrast."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,21 @@ def test_images_that_need_another_window_are_skipped_with_the_remedy(
     low, high = resolved(result.index).backbone.window
     for thumbnail in result.contact_sheet.thumbnails:
         assert thumbnail.max() - thumbnail.min() > 0.8 * (high - low)
+
+
+@pytest.mark.parametrize(
+    ("highs", "flat"),
+    [([0.4, 0.4, 2500, 0.3], "1, 2, 4"), ([0, 4000, 4000, 4000], "1"), ([40, 60, 900, 4000], None)],
+)
+def test_bands_without_contrast_are_warned_of(
+    tmp_path: Path, highs: list[float], flat: str | None
+) -> None:
+    for number in range(6):
+        bands = [textured(0, high, "f4", number) for high in highs]
+        (tmp_path / f"{number}.npy").write_bytes(as_npy(np.stack(bands, axis=2)))
+    start = f"Of the 4 bands, these have hardly any contrast .*: {flat}. "
+    warnings = ingest(tmp_path).index.warnings
+    assert [bool(re.match(start, warning)) for warning in warnings] == [True] * bool(flat)
 
 
 @pytest.mark.parametrize(("dark", "is_warned"), [(1, False), (3, True)])
