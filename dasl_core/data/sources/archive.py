@@ -135,10 +135,9 @@ class ZipSource(_ArchiveSource, kind="zip"):
                             f"{name} does not say how its names are encoded; they are read as {encoding}, such as "
                             f"{next(each for each in names if not each.isascii())}. If that is wrong, use UTF-8"
                         )
-                    # PowerShell 5 separates folders as Windows does.
-                    of_windows = not any("/" in key for key in names)
                     for key, member in zip(names, members, strict=True):
-                        key = key.replace("\\", "/") if of_windows else key
+                        # PowerShell 5 separates folders as Windows does.
+                        key = key if "/" in key else key.replace("\\", "/")
                         offset, length = member.header_offset, member.compress_size
                         entry = Entry(key, length, stamp ^ member.CRC, number, offset)
                         if not key.endswith("/"):
