@@ -54,9 +54,11 @@ def check_folder(folder: Path, mark: str, *, force: bool) -> None:
 def own_folder(folder: Path, mark: str, *, force: bool) -> Iterator[bool]:
     """Yield whether files may be replaced: with `force`, or in a folder that an earlier call created and marked."""
     is_new = not folder.exists()
-    yield force or (folder / mark).exists()
-    if is_new and folder.exists():
-        (folder / mark).touch()
+    try:
+        yield force or (folder / mark).exists()
+    finally:  # an interrupted call can be repeated
+        if is_new and folder.exists():
+            (folder / mark).touch()
 
 
 def sha256_of(path: Path) -> str | None:

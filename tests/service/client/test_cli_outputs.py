@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from dasl_core.outputs import own_folder
 from service.client.models import ModelRun, Preview
 from service.wire.checkpoints import ArtifactView, CheckpointView
 from service.wire.datasets import DatasetView
@@ -133,6 +135,14 @@ def test_folder_that_a_command_made_is_brought_up_to_date(case: str) -> None:
     Path("runs/README.md").write_bytes(b"of an earlier call")
     run(*command)
     assert Path("runs/README.md").read_bytes() == THEIRS
+
+
+def test_folder_of_an_interrupted_command_is_its_own() -> None:
+    with suppress(KeyboardInterrupt), own_folder(Path("runs"), ".mark", force=False):
+        Path("runs").mkdir()
+        raise KeyboardInterrupt
+    with own_folder(Path("runs"), ".mark", force=False) as may_replace:
+        assert may_replace
 
 
 def test_make_clean_keeps_trained_models() -> None:
