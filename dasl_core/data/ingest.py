@@ -373,6 +373,4 @@ def _no_images(location: str, skipped: Sequence[Skipped], listing: Listing) -> s
             message += ". Of a Hugging Face cache, register what save_to_disk or to_parquet writes, or hf://OWNER/NAME"
         elif not endings.keys().isdisjoint((*SOURCE_ENDINGS, *COMPRESSED_ENDINGS)):
             message += ". Register an archive, list or table by its own path, and unpack one inside another first"
-        elif any(not ending.strip(".0123456789") for ending in endings):
-            message += ". If those without an ending, or with a number as one, are DICOM, append .dcm to their names"
     return message
