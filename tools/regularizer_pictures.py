@@ -37,10 +37,11 @@ R1 = "recall_at_1"
 # Tables of the ablation: their name, the subject whose accuracy they compare, and the term beside DAR.
 MEASURED = {
     "fonts/simclr": ("SimCLR, fonts", "backbone", "koleo"),
+    "fonts/byol": ("BYOL, fonts", "backbone", "koleo"),
     "emoji/simclr": ("SimCLR, emoji", "backbone", "koleo"),
     "emoji/npair": ("N-pair, emoji", "embedding", "sec"),
 }
-LEGEND = {"alone": MUTED, "+ DAR": BLUE, "+ KoLeo (SimCLR), + SEC (N-pair)": ORANGE}
+LEGEND = {"alone": MUTED, "+ DAR": BLUE, "+ KoLeo, + SEC (N-pair)": ORANGE}
 
 
 def dar_of(embeddings: Tensor) -> Tensor:
@@ -102,16 +103,16 @@ def draw_on_circle(axes: Axes, points: Tensor) -> None:
 def draw_measured() -> Figure:
     """What benchmarks/ablation.py measured of DAR and SEC, seed by seed: spread of distances, and accuracy."""
     runs = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"]
-    figure = new_figure(7.2, 3.2)
+    figure = new_figure(7.2, 3.75)
     heading(
         figure,
         "What they did to trained networks",
         "Small CNN, 20 epochs, each term with a share of 10 %; held-out classes; a point is a seed, a bar a 95 % interval",
     )
-    spread = add_axes(figure, 0.3, 1.05, 2.9, 1.55)
+    spread = add_axes(figure, 0.3, 1.05, 2.9, 2.1)
     plain(spread, "Spread of distances between classes")
     spread.set_xlabel("Standard deviation of the distances", fontsize=8, color=MUTED)
-    added = add_axes(figure, 4.0, 1.05, 2.9, 1.55)
+    added = add_axes(figure, 4.0, 1.05, 2.9, 2.1)
     plain(added, "Change of R@1")
     added.axvline(0, color=MUTED, linewidth=0.9)
     added.set_xlabel(
@@ -138,7 +139,7 @@ def draw_measured() -> Figure:
                 added.plot(difference.t_interval, [y, y], color=color)
         spread.text(0.005, -row + 0.42, name, fontsize=8, color=INK, transform=row_of(spread))
     for axes in (spread, added):
-        axes.set(ylim=(-2.6, 0.8), yticks=[])
+        axes.set(ylim=(-3.6, 0.8), yticks=[])
     for x, (label, color) in zip((0.02, 0.12, 0.24), LEGEND.items(), strict=True):
         figure.text(x, 0.03, f"● {label}", fontsize=8, color=color)
     return figure
