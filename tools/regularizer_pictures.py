@@ -107,7 +107,7 @@ def draw_measured() -> Figure:
     heading(
         figure,
         "What they did to trained networks",
-        "Small CNN, 20 epochs, each term with a share of 10 %; held-out classes; a point is a seed, a bar a 95 % interval",
+        "Small CNN, 20 epochs, share of 10 %; held-out classes; a point is a seed, a bar a 95 % interval",
     )
     spread = add_axes(figure, 0.3, 1.05, 2.9, 2.1)
     plain(spread, "Spread of distances between classes")
