@@ -632,7 +632,7 @@ def test_resolve_replaces_auto_and_is_idempotent(raw: dict[str, Any], facts: Dat
     ),
     st.builds(
         DatasetFacts,
-        num_images=st.integers(0, 12).map(lambda digits: 10**digits),
+        num_images=st.integers(0, 9).map(lambda digits: 10**digits),
         num_classes=st.sampled_from([None, 1, 2, 10**9]),
         median_size=st.sampled_from([1, 32, 10**6]),
     ),
