@@ -50,6 +50,7 @@ from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Cluster, Node, with_drains
 from service.scheduling.preemption import Candidate, victims
+from service.scheduling.repository import AttemptView
 from service.scheduling.shortage_tracker import ShortageTracker
 from service.scheduling.window import QueueWindow
 from service.settings import Settings
@@ -418,19 +419,21 @@ class Dispatcher:
 
     def _announce_restart(self) -> None:
         """Add an event to the job of each attempt that an earlier dispatcher started."""
+        with self._context.database.read() as session:
+            attempts = scheduling.live_attempts(session)
+        for attempt in attempts:
+            # Later ones are attempts of this dispatcher.
+            if attempt.created_at < self._started_at:
+                run_isolated(self._announce_to, attempt, "tell this job of the restart")
+
+    def _announce_to(self, attempt: AttemptView) -> None:
         what = {"service": "The service", "ray": "Ray", None: "The dispatcher"}[
             self._context.restarted
         ]
-        at = self._started_at
+        message = f"{what} was restarted while attempt {attempt.number} was running"
+        data = {"attempt": attempt.number, "restarted_at": self._started_at.isoformat()}
         with self._context.write() as session:
-            for attempt in scheduling.live_attempts(session):
-                # Later ones are attempts of this dispatcher.
-                if attempt.created_at < at:
-                    message = f"{what} was restarted while attempt {attempt.number} was running"
-                    data = {"attempt": attempt.number, "restarted_at": at.isoformat()}
-                    lifecycle.append_event(
-                        session, attempt.job_id, "service-restarted", message, data
-                    )
+            lifecycle.append_event(session, attempt.job_id, "service-restarted", message, data)
 
     def _admit(self) -> None:
         """Start admitted jobs, and record why the others wait."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
@@ -177,10 +178,12 @@ def test_locked_row_delays_itself_alone(
 ) -> None:
     monkeypatch.setattr("service.dispatcher.context._LOCK_SECONDS", 0.05)
     world.executor.nodes[0] = Node("n", "127.0.0.1", 8, 0, 0, 0)
-    locked = world.add_job(priority=1)
+    running, locked = world.start_job(), world.add_job(priority=1)
     too_large = world.add_job(cpus_per_worker=100)
+    world.ahead += timedelta(seconds=60)
+    world.restart()
     with world.database.write() as session:
-        session.execute(select(Job).where(Job.id == locked).with_for_update())
+        session.execute(select(Job).where(Job.id.in_([locked, running])).with_for_update())
         others = [world.add_job() for _ in range(2)]
         world.tick()
         assert [world.status(job) for job in others] == [JobStatus.STARTING] * 2
