@@ -9,7 +9,7 @@ import numpy as np
 
 from dasl_core.data.decode import Header
 from dasl_core.data.decode.npy import FEW_BANDS
-from dasl_core.data.sources.splits import IMAGE_OF, MASK_OF, image_folders, test_folders
+from dasl_core.data.sources.splits import IMAGE_OF, MASK_OF, folders_of_tests, image_folders
 
 
 def doubts(
@@ -29,7 +29,9 @@ def doubts(
     directly = {dirname(path) for path in paths}
     for folder in {folder for each in directly for folder in _folders_of(f"{each}/")}:
         inside[dirname(folder)].add(basename(folder))
-    tests = {join(outer, name) for outer, names in inside.items() for name in test_folders(names)}
+    tests = {
+        join(outer, name) for outer, names in inside.items() for name in folders_of_tests(names)
+    }
     if tests:
         warnings.append(
             f"{len(_below(paths, tests))} of {len(paths)} images are in folders of test images, such as {min(tests)}, and are "

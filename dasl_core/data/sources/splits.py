@@ -63,7 +63,9 @@ def split_folders(paths: list[str]) -> list[str]:
         names = sorted({folder.partition("/")[0] for folder in inside})
         kinds = {name: kind for name in names if (kind := _parse_split_name(name)) is not None}
         only_splits = not outer and "" not in folders and len(kinds) == len(names)
-        if test_folders({*names}) or (only_splits and not any(rest for _, rest in kinds.values())):
+        if folders_of_tests({*names}) or (
+            only_splits and not any(rest for _, rest in kinds.values())
+        ):
             return [outer + name for name in kinds]
         if len(names) > 1:
             break
@@ -72,7 +74,7 @@ def split_folders(paths: list[str]) -> list[str]:
     return []
 
 
-def test_folders(folders: Set[str]) -> list[str]:
+def folders_of_tests(folders: Set[str]) -> list[str]:
     """Return the folders of test images, by their names, if there is one of training images beside them."""
     kinds = {name: kind for name in folders if (kind := _parse_split_name(name)) is not None}
     trained = {rest for is_train, rest in kinds.values() if is_train}
