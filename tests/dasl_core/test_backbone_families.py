@@ -15,7 +15,7 @@ from dasl_core.spec import BACKBONES, DatasetFacts, JobSpec, SpecError, resolve
 from dasl_core.spec.backbones import TESTED
 from tests.support.methods import backbone_of
 from tests.support.shallow_networks import SHALLOW
-from tests.support.training_world import assert_same, recorded, resolved, tiny_spec
+from tests.support.training_world import assert_same, families_first, recorded, resolved, tiny_spec
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -37,7 +37,7 @@ def test_each_tested_family_has_a_network() -> None:
 
 
 @pytest.mark.usefixtures("shallow")
-@pytest.mark.parametrize("family", NETWORKS)
+@pytest.mark.parametrize("family", families_first(NETWORKS, ("convnext", "swin_transformer")))
 def test_network_is_trained_resumed_and_exported(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, family: str
 ) -> None:

@@ -57,14 +57,19 @@ def changed(**parts: Any) -> dict[str, Any]:
     "changes",
     [
         {},
-        {"train": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.5}}},
         {"train": {"optimizer": {"name": "adamw", "lr": 0.001}}},
-        {"train": {"optimizer": {"name": "sgd", "lr": 0.05, "layer_decay": 0.5}}},
-        {"train": {"precision": "bf16"}},
         # Clusters are those of the epoch before.
         {"dar": {"weight": 0.1, "labels": "cluster", "clusters": {"k": 3}}, "train": {"epochs": 4}},
-        {"sec": {"weight": 0.1, "target": "zero", "momentum": 1.0}},
-        {"augment": {"jitter": 0.1}, "method": {"teacher_momentum": 0.5}},
+        *(
+            pytest.param(changes, marks=pytest.mark.slow)
+            for changes in (
+                {"train": {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.5}}},
+                {"train": {"optimizer": {"name": "sgd", "lr": 0.05, "layer_decay": 0.5}}},
+                {"train": {"precision": "bf16"}},
+                {"sec": {"weight": 0.1, "target": "zero", "momentum": 1.0}},
+                {"augment": {"jitter": 0.1}, "method": {"teacher_momentum": 0.5}},
+            )
+        ),
     ],
     ids=str,
 )

@@ -393,7 +393,10 @@ def test_digests_are_those_of_the_files_as_they_were_read(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("overrides", "processor"),
-    [([], None), (["tags={resumed: again}", "evaluate.retrieval=[1, 3]"], "another one")],
+    [
+        pytest.param([], None, marks=pytest.mark.slow),
+        (["tags={resumed: again}", "evaluate.retrieval=[1, 3]"], "another one"),
+    ],
 )
 def test_resumed_run_has_the_chain_of_an_uninterrupted_one(
     trained: Path,

@@ -38,6 +38,7 @@ REPOSITORY = Path(__file__).parents[2]
 NOTHING_MEASURED = {"step": 1, "epoch": 1.0, "evaluations": []}
 
 
+@pytest.mark.slow
 def test_card_code_loads_backbones_without_this_project(
     pictures: DatasetIndex, reader: Reader, tmp_path: Path
 ) -> None:

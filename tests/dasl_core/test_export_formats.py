@@ -73,6 +73,7 @@ def onnx_checkpoints(
     return [(root / k, *checkpoint_of(pictures, k, root / k, onnx=True)) for k in kinds]
 
 
+@pytest.mark.slow
 def test_onnxruntime_computes_same_features_without_torch(onnx_checkpoints: list[Exported]) -> None:
     folders = [folder for folder, _, _ in onnx_checkpoints]
     images = [images_for(spec, 5) for _, spec, _ in onnx_checkpoints]
@@ -85,6 +86,7 @@ def test_onnxruntime_computes_same_features_without_torch(onnx_checkpoints: list
         np.testing.assert_allclose(theirs, expected, rtol=1e-4, atol=1e-4, err_msg=folder.name)
 
 
+@pytest.mark.slow
 def test_checking_a_file_calls_nobody(onnx_checkpoints: list[Exported], tmp_path: Path) -> None:
     """The events that onnxruntime would send are first stored in the home folder, with the device's id."""
     file = str(onnx_checkpoints[0][0] / "backbone.onnx")
@@ -371,6 +373,7 @@ def test_checkpoint_without_onnx_has_no_part_of_it(
     assert not list(tmp_path.glob("*onnx*"))
 
 
+@pytest.mark.slow
 def test_failed_onnx_check_keeps_previous_file(
     onnx_checkpoints: list[Exported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

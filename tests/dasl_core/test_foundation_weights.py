@@ -113,7 +113,9 @@ def test_biases_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
         build_backbone(backbone)
 
 
-@pytest.mark.parametrize(("name", "size", "frozen"), [(V2, 28, 0), (V3, 32, 1)])
+@pytest.mark.parametrize(
+    ("name", "size", "frozen"), [pytest.param(V2, 28, 0, marks=pytest.mark.slow), (V3, 32, 1)]
+)
 def test_foundation_weights_continue_for_50_steps(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, name: str, size: int, frozen: int
 ) -> None:

@@ -95,7 +95,7 @@ def curves(
     ("method", "variant", "regularizers"),
     [
         pytest.param(
-            *case, marks=[] if case[1] == "plain" or case[0] in FAMILIES else pytest.mark.slow
+            *case, marks=[] if case[1] == "plain" and case[0] in FAMILIES else pytest.mark.slow
         )
         for case in CASES
     ],

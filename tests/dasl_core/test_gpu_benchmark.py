@@ -112,6 +112,7 @@ def test_workers_are_not_forked_from_a_process_with_a_gpu(pictures: DatasetIndex
         pickle.dumps(loader.dataset)  # what a worker gets
 
 
+@pytest.mark.slow
 def test_gpu_benchmark_lists_what_it_had_no_time_for(tmp_path: Path) -> None:
     result, page = result_of(tmp_path, "--minutes", "0")
     assert result["cut"] == [

@@ -64,6 +64,7 @@ def test_frozen_epochs_resume_bit_exactly(
     run_and_resume(spec_of(pictures, epochs=2), pictures, cache, tmp_path, 2)
 
 
+@pytest.mark.slow
 def test_frozen_epochs_on_two_ranks_equal_those_on_one(
     pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

@@ -326,6 +326,7 @@ def checkpoint(
     return reporter.last_checkpoint
 
 
+@pytest.mark.slow
 def test_checkpoint_and_exports_record_normalization_of_weights(
     checkpoint: Path, tmp_path: Path
 ) -> None:

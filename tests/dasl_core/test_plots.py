@@ -182,6 +182,7 @@ def test_report_marks_what_auto_chooses(drawn: Recorder) -> None:
     assert rows["backbone.stem"] == ""  # "auto" would choose the small one
 
 
+@pytest.mark.slow
 def test_file_names_are_escaped(tmp_path: Path, cache: Path) -> None:
     root = tmp_path / "pictures"
     image_folder(root, classes=0, per_class=12)
@@ -204,6 +205,7 @@ def test_file_names_are_escaped(tmp_path: Path, cache: Path) -> None:
     assert "could not be drawn" not in reporter.artifacts["report.html"].decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fraction", "held_out"), [(0.01, 0), (0.04, 1), pytest.param(0.075, 2, marks=pytest.mark.slow)]
 )
@@ -224,6 +226,7 @@ def test_plots_with_few_or_no_held_out_images(
     assert (reporter.last_checkpoint / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_single_class_has_plots(tmp_path: Path, cache: Path) -> None:
     index = ingest(image_folder(tmp_path / "pictures", classes=1, per_class=12))
     spec = resolved(

@@ -12,6 +12,7 @@ from dasl_core.data.sources.folder import FolderSource
 from dasl_core.storage import _FIRST_READ, RemoteStorage, open_system
 
 
+@pytest.mark.slow
 def test_image_of_an_object_store_is_read_with_one_request(
     s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from dasl_core.train import checkpointing
 from dasl_core.train.serialization import load_state
 from dasl_core.vocabulary import Desired
 from tests.support.training_world import (
-    FAMILIES,
     Recorder,
     assert_same,
     ingest,
@@ -104,14 +103,14 @@ def whole(pictures: DatasetIndex, cache: Path, tmp_path_factory: pytest.TempPath
     ("variant", "stop"),  # within epochs, and between two
     [
         ("sgd-dar-sec", 5),
-        ("lars-dar", 1),
+        pytest.param("lars-dar", 1, marks=pytest.mark.slow),
         ("adamw-vit-blur", 6),
-        ("bf16", 7),
+        pytest.param("bf16", 7, marks=pytest.mark.slow),
         # Within the second epoch, after what methods and clusters begin at its start.
         *(
             pytest.param(
                 *(method, STEPS + 1 + number % 2),
-                marks=[] if method in (*FAMILIES, "ibot") else pytest.mark.slow,
+                marks=[] if method in ("dino", "pcl") else pytest.mark.slow,
             )
             for number, method in enumerate(REGISTRY)
         ),
@@ -150,8 +149,7 @@ def test_cancelled_run_resumes_bit_exactly(
     "variant",
     [
         "sgd-dar-sec",
-        "pcl",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bf16", "dino")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pcl", "bf16", "dino")),
     ],
 )
 def test_checkpoints_by_time_change_nothing_and_resume_bit_exactly(
@@ -238,6 +236,7 @@ def test_killed_run_resumes_from_last_checkpoint(
     assert_same_state(whole("sgd-dar-sec").last_checkpoint, resumed.last_checkpoint)
 
 
+@pytest.mark.slow
 def test_run_can_be_stopped_repeatedly(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, whole: Whole
 ) -> None:
@@ -393,6 +392,7 @@ def test_stop_takes_effect_at_next_step_and_saves(
 EVALUATED = {"evaluate": {"clustering": {"restarts": 2}, "linear": {"epochs": 1}}}
 
 
+@pytest.mark.slow
 def test_interrupted_evaluation_is_left_to_the_resumed_run(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

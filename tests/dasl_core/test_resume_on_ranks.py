@@ -166,6 +166,7 @@ def test_two_ranks_leave_an_interrupted_evaluation_to_the_resumed_run(
     assert one["progress"]["evaluations"] == two["progress"]["evaluations"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_resumes_on_other_number_of_ranks(
     pool: GlooPool,

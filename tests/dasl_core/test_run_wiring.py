@@ -184,12 +184,13 @@ def test_probe_leaves_network_in_training_mode(
 @pytest.mark.parametrize(
     ("precision", "method", "parts"),
     [
-        ("fp32", "simclr", 1),
         ("fp64", "simclr", 1),
-        ("bf16", "simclr", 1),
         ("bf16", "simclr", 2),  # gradient caching
         ("bf16", "byol", 2),  # gradient accumulation
-        ("fp16", "simclr", 1),
+        *(
+            pytest.param(precision, "simclr", 1, marks=pytest.mark.slow)
+            for precision in ("fp32", "bf16", "fp16")
+        ),
     ],
 )
 def test_network_runs_in_requested_precision(

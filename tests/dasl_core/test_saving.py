@@ -14,7 +14,7 @@ from dasl_core.train.serialization import StateCopy
 from dasl_core.train.trainer import Trainer
 from dasl_core.vocabulary import Desired
 from tests.support.gloo_pool import GlooPool
-from tests.support.training_world import Recorder, resolved, run, skip_plots
+from tests.support.training_world import Recorder, families_first, resolved, run, skip_plots
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 STEPS, TOTAL = 3, 9  # of `training_world.settings` on `pictures`: 24 images, batch 8, 3 epochs
@@ -143,7 +143,7 @@ def contents(reporter: Recorder) -> list[dict[str, bytes]]:
     ]
 
 
-@pytest.mark.parametrize("method", ["simclr", "byol", "proxy_anchor"])
+@pytest.mark.parametrize("method", families_first(["simclr", "byol", "proxy_anchor"], ["byol"]))
 def test_files_written_beside_the_training_are_those_written_before_it_continues(
     pictures: DatasetIndex,
     cache: Path,
@@ -259,7 +259,9 @@ def test_unexpected_error_beside_the_training_ends_the_run_before_its_next_step(
 @pytest.mark.parametrize(
     ("full", "settings", "saved"),
     [
-        ((4,), {"every_minutes": 5, "every_epochs": 3}, [5, 8, 9]),
+        pytest.param(
+            (4,), {"every_minutes": 5, "every_epochs": 3}, [5, 8, 9], marks=pytest.mark.slow
+        ),
         ((4, 5), {"every_minutes": 5, "every_epochs": 3}, [7, 9]),
         ((3,), {"every_minutes": None, "every_epochs": 1}, [4, 6, 9]),
     ],

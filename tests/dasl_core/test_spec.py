@@ -783,11 +783,16 @@ def test_catalog_contains_models_of_timm() -> None:
     ("name", "module"),
     [
         ("test_vit", "vision_transformer"),
-        ("vit_small_patch16_224", "vision_transformer"),
         ("resnet50d", "resnet"),
-        ("vit_small_patch16_dinov3", "eva"),
-        ("convnext_tiny", "convnext"),
-        ("mobilenetv3_small_050", "mobilenetv3"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("vit_small_patch16_224", "vision_transformer"),
+                ("vit_small_patch16_dinov3", "eva"),
+                ("convnext_tiny", "convnext"),
+                ("mobilenetv3_small_050", "mobilenetv3"),
+            )
+        ),
     ],
 )
 def test_catalog_entry_describes_timm_model(name: str, module: str) -> None:
@@ -797,6 +802,7 @@ def test_catalog_entry_describes_timm_model(name: str, module: str) -> None:
     assert BACKBONES[name] == BackboneInfo.model_validate(described | {"tested": tested})
 
 
+@pytest.mark.slow
 def test_catalog_tells_convolutional_models_from_others_of_their_class() -> None:
     sizes = []
     for name in ("bat_resnext26ts", "test_byobnet"):  # the first has attention

@@ -334,6 +334,7 @@ def test_credentials_come_from_the_environment(
     assert headers == ["Basic bWU6cHc=", "Bearer t0"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("without_plots")
 def test_offline_run_of_wandb_is_an_artifact(

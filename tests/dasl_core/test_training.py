@@ -60,7 +60,9 @@ def usual(
 # --- the loss
 
 
-@pytest.mark.parametrize("method", families_first(sorted(REGISTRY.keys() - KIN.keys())))
+@pytest.mark.parametrize(
+    "method", families_first(sorted(REGISTRY.keys() - KIN.keys()), ("byol", "proxy_anchor"))
+)
 def test_zero_regularizer_weight_is_bit_identical_to_none(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, method: str
 ) -> None:
@@ -352,6 +354,7 @@ def collapsing(index: DatasetIndex, collapse: str) -> ResolvedJobSpec:
     )
 
 
+@pytest.mark.slow
 def test_collapse_is_reported_and_stops_run_if_requested(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
@@ -388,6 +391,7 @@ def test_healthy_run_raises_no_collapse_alarm(
     assert reporter.events == []
 
 
+@pytest.mark.slow
 def test_supervised_class_collapse_raises_no_alarm(
     pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,6 +474,7 @@ def test_failure_in_final_evaluation_loses_no_step(
     assert (complete.points, complete.checkpoints) == ([], []), "nothing is left to do"
 
 
+@pytest.mark.slow
 def test_collapsed_run_killed_in_final_evaluation_repeats_it(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def refused(location: Path, **changes: Any) -> str:
     return message
 
 
+@pytest.mark.slow
 def test_checkpoint_starts_a_network_with_another_pooling(checkpoint: Path) -> None:
     start = {"image_size": 16, "stem": "small", "pretrained": str(checkpoint)}
     plain = build_backbone(backbone(**start)).eval()
@@ -291,6 +292,7 @@ def test_code_in_pickle_is_not_executed(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "opened").exists()
 
 
+@pytest.mark.slow
 def test_start_checkpoint_can_be_deleted_afterwards(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:

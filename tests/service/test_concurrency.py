@@ -47,6 +47,7 @@ THREADS = GENERAL_THREADS + WORKER_THREADS + HEAVY_THREADS + STORE_THREADS + 2
 THREADS += UPLOAD_THREADS + SEARCH_THREADS
 
 
+@pytest.mark.slow
 @pytest.mark.dialect(slow="postgresql")
 def test_waiting_writers_leave_a_thread_for_the_active_writer(api: Api) -> None:
     """A request that holds the database lock must not need a thread while all others wait."""

@@ -136,7 +136,7 @@ def test_ray_imports_nothing_from_the_working_folder(
     assert printed_by_ray(home, monkeypatch, code) == str(home / "logs")
 
 
-@pytest.mark.parametrize("command", ["job", "ingest"])
+@pytest.mark.parametrize("command", ["job", pytest.param("ingest", marks=pytest.mark.slow)])
 def test_entrypoint_imports_nothing_from_the_working_folder(tmp_path: Path, command: str) -> None:
     for module in ("argparse", "workers"):
         (tmp_path / f"{module}.py").write_text(PLANTED)

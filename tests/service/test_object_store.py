@@ -61,6 +61,7 @@ def test_storage_lists_reads_and_removes_folders(store_root: str) -> None:
     assert storage.file_sizes(folder) == storage.file_sizes(f"{folder}/deep/er") == {}
 
 
+@pytest.mark.slow
 def test_storage_removes_more_objects_than_one_request_may_name(s3_root: str) -> None:
     storage = Storage(s3_root)
     fs, path = open_store(f"{s3_root}/many")
@@ -87,6 +88,7 @@ def test_object_exists_only_when_it_was_written_to_its_end(s3_root: str) -> None
         fs.open(path, "ab")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("root", "variables", "reason"),
     [
@@ -179,6 +181,7 @@ def test_api_serves_files_and_logs_from_s3(service: Callable[..., Service], tmp_
         assert (part.status_code, part.content) == (206, CONTENT[5:9])
 
 
+@pytest.mark.slow
 def test_api_answers_503_while_s3_is_away(
     service: Callable[..., Service], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

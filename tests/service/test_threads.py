@@ -166,6 +166,7 @@ def test_blocked_requests_of_clients_do_not_delay_workers(
     assert [answer.result(SECONDS).status_code for answer in answers] == [200] * GENERAL_THREADS
 
 
+@pytest.mark.slow
 def test_store_that_does_not_answer_delays_only_those_who_read_it(
     api: Api, gate: Gate, requests: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_allowed_values_of_schema(schema: dict[str, Any], text: str) -> None:
     assert allowed_values(schema) == text
 
 
+@pytest.mark.slow
 def test_check_fails_on_outdated_page_and_leaves_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

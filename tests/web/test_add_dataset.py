@@ -79,6 +79,7 @@ def sent(dataset: DatasetRecord) -> dict[str, bytes]:
         return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_folder_is_sent_as_the_command_sends_it(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_interrupted_upload_says_why_and_is_completed(
     assert sent(expect_whole(page, busy, folder.name)) == files
 
 
+@pytest.mark.slow
 def test_upload_resumes_when_the_same_files_are_chosen(
     opened: Watched, busy: BusyService, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_tabs_in_the_background_leave_their_connections(opened: Watched, busy: B
     busy.client.jobs.cancel(job)
 
 
+@pytest.mark.slow
 def test_lost_answer_to_a_submission_makes_no_second_job(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -73,6 +74,7 @@ def test_many_jobs_that_change_at_once_are_all_shown(opened: Watched, busy: Busy
     busy.client.experiments.delete(experiment.id, jobs=True)
 
 
+@pytest.mark.slow
 def test_page_of_a_job_says_that_it_was_deleted_without_a_stream_of_events(
     opened: Watched, busy: BusyService
 ) -> None:

@@ -44,6 +44,7 @@ def test_experiment_shows_sentences_jobs_and_differences(
     expect(page.get_by_role("heading", name="regularizers", level=1)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_experiment_is_written_estimated_and_submitted(opened: Watched, busy: BusyService) -> None:
     page = opened.open("experiments")
     page.get_by_role("link", name="New experiment").click()
@@ -145,6 +146,7 @@ def test_jobs_are_compared_in_one_request_and_grouped_by_a_tag(
     expect(loss).to_have_accessible_name(re.compile(f"dar {sum(last) / 2:.4g}".rstrip("0")))
 
 
+@pytest.mark.slow
 def test_best_value_is_marked_only_beyond_chance(opened: Watched, busy: BusyService) -> None:
     """Of 64 held-out images, differences of 17 points may be chance."""
     knn = {"compared-0": 0.40, "compared-1": 0.46, "compared-2": 0.90}
@@ -227,6 +229,7 @@ def test_held_out_images_are_counted_and_only_equal_ones_compared(
         expect(figures.locator("td.best")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_experiment_is_cancelled_and_deleted_with_its_jobs(
     opened: Watched, busy: BusyService
 ) -> None:

@@ -25,6 +25,7 @@ def final_checkpoint(busy: BusyService, job: str) -> str:
     return final
 
 
+@pytest.mark.slow
 def test_runs_show_progress_results_files_and_errors(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}/checkpoints")
     rows = runs(page).get_by_role("row")
@@ -37,6 +38,7 @@ def test_runs_show_progress_results_files_and_errors(opened: Watched, busy: Busy
     assert downloaded(page, embedding).stat().st_size == 3000
 
 
+@pytest.mark.slow
 def test_embedding_and_export_are_requested_and_deleted(opened: Watched, busy: BusyService) -> None:
     opened.provoked = {422}
     page = opened.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")

@@ -41,6 +41,7 @@ def test_log_in_and_out(stranger: Watched, busy: BusyService) -> None:
     expect(page.get_by_label("Token")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_page_works_below_a_path(chromium: Browser, busy: BusyService) -> None:
     """Each request that leaves the path is a problem of `Watched`."""
     with watched(chromium.new_context(), f"{busy.service.url}{BELOW}") as watch:
@@ -134,6 +135,7 @@ def test_rows_are_chosen_and_opened_by_keys(opened: Watched) -> None:
     expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_views_show_what_they_are_for(opened: Watched, busy: BusyService) -> None:
     views: list[tuple[str, Any, str | None, list[str]]] = [
         ("jobs/{collapsed}", "alert", None, ["Collapse: uniform output", "output entropy 11.09"]),
@@ -176,6 +178,7 @@ def drag(page: Page, chart: Locator, start: float, stop: float) -> None:
     page.mouse.up()
 
 
+@pytest.mark.slow
 def test_drag_zooms_all_curves_and_the_link_keeps_it(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}/curves?smooth=0.6")
     drag(page, page.get_by_role("img", name="Loss:"), 0.25, 0.75)
@@ -184,6 +187,7 @@ def test_drag_zooms_all_curves_and_the_link_keeps_it(opened: Watched, busy: Busy
     expect(page).to_have_url(re.compile("smooth=0.6$"))
 
 
+@pytest.mark.slow
 def test_curves_of_a_running_job_show_its_new_steps(opened: Watched, busy: BusyService) -> None:
     worker = busy.running("growing", 0.1)
     page = opened.open(f"jobs/{busy.jobs['growing']}")
@@ -212,6 +216,7 @@ def test_curves_are_saved_as_csv(opened: Watched, busy: BusyService) -> None:
     assert first.startswith("10,")
 
 
+@pytest.mark.slow
 def test_settings_mark_what_auto_chose(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['baseline']}/settings")
     row = page.locator(".settings dl > div", has_text="epochs").filter(has_text="60")
@@ -226,6 +231,7 @@ def test_settings_mark_what_auto_chose(opened: Watched, busy: BusyService) -> No
     expect(page.locator(".settings dl > div")).not_to_have_count(0)
 
 
+@pytest.mark.slow
 def test_log_is_searched(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['failed']}/log")
     expect(page.get_by_label("Log", exact=True)).to_contain_text("INFO epoch 1")
@@ -233,6 +239,7 @@ def test_log_is_searched(opened: Watched, busy: BusyService) -> None:
     expect(page.get_by_label("Log", exact=True)).to_have_text("WARNING the cache is small")
 
 
+@pytest.mark.slow
 def test_checkpoint_is_pinned_and_loaded(opened: Watched, busy: BusyService) -> None:
     page = opened.open(f"jobs/{busy.jobs['with-dar']}/checkpoints")
     newest = page.get_by_role("row").nth(1)
@@ -257,6 +264,7 @@ def test_pictures_are_shown(opened: Watched, busy: BusyService) -> None:
     expect(picture).to_have_js_property("naturalWidth", 420)
 
 
+@pytest.mark.slow
 def test_jobs_are_compared(opened: Watched, busy: BusyService) -> None:
     page = opened.open("jobs")
     page.get_by_label("Select baseline").check()
@@ -299,6 +307,7 @@ def test_several_jobs_are_deleted_after_a_question(opened: Watched, busy: BusySe
     expect(page.get_by_label("Select useless-b")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_name_tags_and_priority_are_edited(opened: Watched, busy: BusyService) -> None:
     job = busy.submit("to-edit")
     page = opened.open(f"jobs/{job}")
@@ -331,6 +340,7 @@ def test_form_shows_the_servers_validation_at_the_field(opened: Watched, busy: B
     busy.client.jobs.cancel(job.id)
 
 
+@pytest.mark.slow
 def test_form_shows_the_defaults_that_will_be_used(opened: Watched) -> None:
     page = opened.open("submit?dataset=birds")
     page.locator("summary", has_text="Evaluate").click()
@@ -344,6 +354,7 @@ def test_form_shows_the_defaults_that_will_be_used(opened: Watched) -> None:
     expect(page.get_by_label("Settings as YAML")).to_have_value(re.compile(r"holdout: null"))
 
 
+@pytest.mark.slow
 def test_spec_is_edited_as_yaml(opened: Watched) -> None:
     page = opened.open("submit?dataset=birds")
     page.get_by_role("button", name="YAML").click()
@@ -371,6 +382,7 @@ def test_clone_sends_only_what_was_changed(opened: Watched, busy: BusyService) -
     busy.client.jobs.cancel(clone.id)
 
 
+@pytest.mark.slow
 def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyService) -> None:
     opened.provoked = {404}  # This data set was ingested without a contact sheet.
     page = opened.open(f"datasets/{busy.dataset}")
@@ -386,6 +398,7 @@ def test_data_set_shows_what_was_skipped_and_why(opened: Watched, busy: BusyServ
     expect(group.get_by_role("listitem")).to_have_text("a/my photo.png = a/your photo.png")
 
 
+@pytest.mark.slow
 def test_data_set_is_added(opened: Watched, busy: BusyService, tmp_path: Path) -> None:
     opened.provoked = {422, 404}
     (tmp_path / "more").mkdir()

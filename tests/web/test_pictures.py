@@ -48,6 +48,7 @@ def places(busy: BusyService, shown: Locator) -> list[tuple[float, float]]:
     ]
 
 
+@pytest.mark.slow
 def test_neighbors_without_a_label_are_not_counted_as_wrong(
     opened: Watched, busy: BusyService
 ) -> None:
@@ -96,6 +97,7 @@ def test_neighbors_at_the_start_stand_beside_those_of_the_chosen_evaluation(
     expect(page.get_by_role("slider", name="Evaluation")).to_have_value("3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renderer", ["webgl2", pytest.param("2d", marks=pytest.mark.slow)])
 def test_map_is_drawn_with_and_without_webgl(
     opened: Watched, busy: BusyService, renderer: str
@@ -191,6 +193,7 @@ def test_map_is_drawn_again_after_the_browser_has_lost_it(
     expect_colors(page, shown)
 
 
+@pytest.mark.slow
 def test_histograms_say_their_means_and_the_report_is_downloaded(
     opened: Watched, busy: BusyService
 ) -> None:

@@ -70,6 +70,7 @@ def test_view_that_is_not_loaded_yet_waits_for_the_service(
     expect(idle.page.get_by_role("heading", name="Experiments", level=1)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_idle_page_asks_to_log_in_when_its_session_ends(
     idle: Watched, restarted: Restarted
 ) -> None:

@@ -23,6 +23,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return record_drawn(monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("check", STORE_CHECKS)
 def test_nodes_share_a_bucket(

@@ -39,6 +39,7 @@ def upload(folder: Path, uri: str) -> str:
     return uri
 
 
+@pytest.mark.slow
 def test_images_in_a_bucket_are_those_of_the_folder(s3_root: str, images: Path) -> None:
     (images / "class-0" / "broken.png").write_bytes(b"no image")
     uri = upload(images, s3_root)

@@ -87,6 +87,7 @@ def test_job_is_submitted_watched_and_downloaded(service: Service, tmp_path: Pat
     asyncio.run(follow())
 
 
+@pytest.mark.slow
 def test_hundreds_of_calls_and_streams_run_at_once(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

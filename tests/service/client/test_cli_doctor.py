@@ -275,6 +275,7 @@ print({{"torch", "ray", "timm", "torchvision"}} & sys.modules.keys())
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.slow
 def test_gpu_check_with_real_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert installation._gpus().state in ("ok", "warn")

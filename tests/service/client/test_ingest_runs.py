@@ -162,6 +162,7 @@ ingest.main()
 """
 
 
+@pytest.mark.slow
 def test_killed_ingest_is_continued(
     service: Service, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

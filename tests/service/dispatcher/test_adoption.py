@@ -217,6 +217,7 @@ def test_adoption_recovers_from_crash_at_every_point(
         world.tick()
 
 
+@pytest.mark.slow
 def test_checkpoints_on_s3_are_adopted_if_whole_and_else_removed(
     world: World, rank0: Rank0, s3_root: str
 ) -> None:

@@ -72,6 +72,7 @@ def test_api_that_refuses_connections_is_away_after_two_checks(world: World, api
     assert check.answers
 
 
+@pytest.mark.slow
 def test_address_that_never_answered_does_not_stop_the_queue(world: World, api: Api) -> None:
     """Perhaps only the workers reach it. Their attempts are charged, so that a wrong address ends its jobs."""
     api.status = 503

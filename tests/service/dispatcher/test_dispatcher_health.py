@@ -106,6 +106,7 @@ def test_dispatcher_is_stuck_only_if_a_round_does_not_end(
     assert world.dispatcher.stuck() is None, "it has stopped"
 
 
+@pytest.mark.slow
 def test_store_that_hangs_does_not_make_the_dispatcher_stuck(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

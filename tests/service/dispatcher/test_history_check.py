@@ -113,6 +113,7 @@ def fail(history: History) -> None:
     change(history, update(Job).values(status="failed"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "violation"),
     [

@@ -60,6 +60,7 @@ def whole(job: str) -> bytes:
     return f"driver {job} 1\nthe last word\n".encode()
 
 
+@pytest.mark.slow
 def test_log_of_an_attempt_that_ended_without_its_s3_store_is_completed(
     world: World, s3_server: S3Server, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

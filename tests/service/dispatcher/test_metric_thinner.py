@@ -146,6 +146,7 @@ def check_extremes(all_points: Points, left: Points, newest: int, without: set[i
         begin = stop
 
 
+@pytest.mark.slow
 @pytest.mark.dialect(slow="postgresql")
 @settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -124,6 +124,7 @@ def lose_node(world: World, job: str, number: int) -> None:
     world.tick(times=60)
 
 
+@pytest.mark.slow
 def test_elastic_job_goes_on_with_the_ranks_that_are_left(world: World) -> None:
     """Of a batch of 12, four ranks cannot be replaced by five; six ranks can."""
     world.executor.nodes = [node("a", cpus=4), node("b", cpus=2)]
@@ -195,6 +196,7 @@ def demands(world: World) -> list[str]:
     return [world.executor.output(name).strip() for name in names]
 
 
+@pytest.mark.slow
 def test_autoscaler_is_shown_what_runs_and_waits(world: World) -> None:
     """The cluster is scaled to its head, which has no CPUs."""
     world.settings.autoscale = True
