@@ -13,16 +13,10 @@ from fastapi.responses import StreamingResponse
 from service.api.problems import Problem
 from service.api.transaction import Context, StoreRoute
 
-_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"content": _BYTES},
-    206: {"description": "The requested range.", "content": _BYTES},
-    304: {"description": "The client has it (`If-None-Match`)."},
-    307: {"description": "It is at the URL in `Location` for some minutes; send no token there."},
-}
+_ANY = "application/octet-stream"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _SHOWN_BYTES = 8 << 20
-_RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII)
+_RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII | re.IGNORECASE)
 # Larger than any file; Python refuses to parse numbers with very many digits.
 _TOO_LARGE = 10**19
 
@@ -35,7 +29,7 @@ class StoredFile:
     uri: str
     size: int
     sha256: str
-    content_type: str = "application/octet-stream"
+    content_type: str = _ANY
 
     @property
     def etag(self) -> str:
@@ -52,12 +46,23 @@ class FileRoute(StoreRoute):
         )
 
 
-def download(router: APIRouter, path: str) -> Callable[[Endpoint], Endpoint]:
-    """Register an endpoint for GET and HEAD of a file."""
+def download(
+    router: APIRouter, path: str, content_type: str = _ANY
+) -> Callable[[Endpoint], Endpoint]:
+    """Register an endpoint for GET and HEAD of a file; `content_type` is for the API's document."""
+    content = {content_type: {"schema": {"type": "string", "format": "binary"}}}
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"content": content},
+        206: {"description": "The requested range.", "content": content},
+        304: {"description": "The client has it (`If-None-Match`)."},
+        307: {
+            "description": "It is at the URL in `Location` for some minutes; send no token there."
+        },
+    }
 
     def register(endpoint: Endpoint) -> Endpoint:
         router.head(path, include_in_schema=False)(endpoint)
-        return router.get(path, response_class=Response, responses=_RESPONSES)(endpoint)
+        return router.get(path, response_class=Response, responses=responses)(endpoint)
 
     return register
 
@@ -69,7 +74,8 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
     with 307 and a URL of the store.
 
     Raises:
-        Problem: 404, the store has lost the file; 416, the range lies outside of the file.
+        Problem: 404, the store has lost the file; 412, `If-Match` names other files; 416, the range lies outside of
+            the file.
     """
     headers = {
         "ETag": file.etag,
@@ -79,8 +85,10 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
         # A browser must never execute what a job wrote.
         "X-Content-Type-Options": "nosniff",
     }
-    known = request.headers.get("if-none-match", "").split(",")
-    if {"*", file.etag} & {tag.strip().removeprefix("W/") for tag in known}:
+    required = _tags(request, "if-match")
+    if required and not {"*", file.etag} & required:
+        raise Problem(412, "precondition-failed", f"The entity tag of {file.name} is {file.etag}")
+    if {"*", file.etag} & {tag.removeprefix("W/") for tag in _tags(request, "if-none-match")}:
         return Response(status_code=304, headers=headers)
     storage = context.storage
     if storage.size(file.uri) != file.size:
@@ -109,14 +117,18 @@ def answer(request: Request, context: Context, file: StoredFile) -> Response:
     return StreamingResponse(body, status, headers, media_type=file.content_type)
 
 
+def _tags(request: Request, header: str) -> set[str]:
+    return {tag.strip() for tag in request.headers.get(header, "").split(",")} - {""}
+
+
 def _range(request: Request, file: StoredFile) -> tuple[int, int] | None:
     """Return the requested range as (start, stop); `None`: the whole file."""
-    value = request.headers.get("range")
+    value = request.headers.get("range") if request.method == "GET" else None
     if value is None or request.headers.get("if-range", file.etag) != file.etag:
         return None
     match = _RANGE.fullmatch(value)
     if match is None or not (match[1] or match[2]):
-        # Several ranges, or an unknown unit: a server may ignore the header.
+        # Several ranges, or an unknown unit: a server may ignore the header, as it must for HEAD (RFC 9110, 14.2).
         return None
     if match[1]:
         start = _number(match[1])

@@ -56,6 +56,7 @@ def test_download_returns_whole_file_with_headers(api: Api) -> None:
     [
         ("bytes=0-0", 0, 1),
         ("bytes=10-19", 10, 20),
+        ("Bytes=10-19", 10, 20),
         ("bytes=5000-", 5000, 5120),
         ("bytes=5119-999999", 5119, 5120),
         ("bytes=-100", 5020, 5120),
@@ -113,6 +114,11 @@ def test_download_honors_conditional_headers(api: Api) -> None:
     assert status(if_none_match='"x"') == 200
     assert status(range="bytes=0-1", if_range=f'"{SHA}"') == 206
     assert status(range="bytes=0-1", if_range='"other"') == 200
+    assert status(if_match=f'"x", "{SHA}"') == status(if_match="*") == 200
+    assert status(if_match='"x"') == status(if_match=f'W/"{SHA}"') == 412
+    for range in ("bytes=0-1", "bytes=99999-"):
+        head = api.client.head(url, headers={"Range": range})
+        assert (head.status_code, head.headers["content-length"]) == (200, str(len(CONTENT)))
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _view(row: DatasetVersion) -> VersionView:
     )
 
 
-@ranged_file.download(files, "/contact-sheet")
+@ranged_file.download(files, "/contact-sheet", "image/jpeg")
 def show_contact_sheet(
     dataset: OwnDataset, request: Request, context: WithContext, session: ReadSession
 ) -> Callable[[], Response]:
