@@ -3,7 +3,7 @@
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -46,19 +46,19 @@ def _describe_fields(schema: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 class StrictModel(BaseModel):
-    """Base class of what people send: refuses unknown keys, and booleans where numbers are expected."""
+    """Base class of what people send: refuses unknown keys and values of another type, which pydantic would convert."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_booleans_as_numbers(cls, value: Any) -> Any:
-        """Refuse booleans where numbers are expected; pydantic would convert `true` to 1."""
+    def _refuse_conversions(cls, value: Any) -> Any:
+        """Refuse booleans and "5" where numbers are expected, and 0 and "no" where booleans are."""
         if not isinstance(value, dict):
             return value
         fields = cls.model_fields
         return {
-            name: _without_booleans(item) if name in fields and _is_numeric(fields[name]) else item
+            name: _unconverted(item, fields[name]) if name in fields else item
             for name, item in value.items()
         }
 
@@ -87,10 +87,34 @@ class SpecModel(StrictModel):
         return self.narrow(to, **chosen, **updates)
 
 
-def _is_numeric(field: FieldInfo) -> bool:
-    """Whether a field takes numbers, and neither booleans nor arbitrary strings."""
-    types = set(_types(field.annotation))
-    return bool(types & {int, float}) and not types & {bool, str}
+def _unconverted(value: Any, field: FieldInfo) -> Any:
+    refused = {"number": _is_no_number, "boolean": _is_no_boolean}.get(kind_of(field))
+    return value if refused is None else _without(value, refused)
+
+
+def kind_of(field: FieldInfo) -> Literal["number", "boolean", "other"]:
+    """Whether a field takes numbers or booleans, and no arbitrary strings."""
+    types = set(_types(field.annotation)) & {bool, int, float, str}
+    if types == {bool}:
+        return "boolean"
+    return "number" if types and not types & {bool, str} else "other"
+
+
+def _is_no_number(value: Any) -> bool:
+    try:
+        return isinstance(value, bool) or (isinstance(value, str) and bool([float(value)]))
+    except ValueError:
+        return False  # pydantic refuses it, or it is a choice such as "auto"
+
+
+# By pydantic; other strings it refuses, or they are choices.
+_TAKEN_AS_BOOLEANS = {"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"}
+
+
+def _is_no_boolean(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() in _TAKEN_AS_BOOLEANS
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _types(annotation: Any) -> Iterator[type]:
@@ -105,11 +129,20 @@ def _types(annotation: Any) -> Iterator[type]:
         yield annotation
 
 
-def _without_booleans(value: Any) -> Any:
-    """Replace booleans by "true" and "false", which pydantic refuses as numbers."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return [_without_booleans(item) for item in value] if isinstance(value, list) else value
+class _Refused:
+    """A value that pydantic converts to nothing; messages show it as it was given."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return shorten(self.value)
+
+
+def _without(value: Any, refused: Callable[[Any], bool]) -> Any:
+    if isinstance(value, list):
+        return [_without(item, refused) for item in value]
+    return _Refused(value) if refused(value) else value
 
 
 def shorten(value: Any, limit: int = 80) -> str:

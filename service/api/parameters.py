@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from dasl_core.spec.base import problem
 from service.ids import Prefix, is_id
@@ -28,10 +28,19 @@ def _in_utc(at: datetime) -> datetime:
         raise problem("is out of range", at.isoformat(), "a date, or a date and time") from error
 
 
+def _no_number(at: object) -> object:
+    """Refuse seconds since 1970, which pydantic would take, and which no document of the API names."""
+    try:
+        float(at)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return at
+    raise problem("is a number", at, "a date, or a date and time")
+
+
 JobId = Annotated[
     str,
     Query(max_length=40),
     id_of("job", "is not the id of a job", "an `id` of GET /v1/jobs"),
 ]
-Moment = Annotated[datetime, AfterValidator(_in_utc)]
+Moment = Annotated[datetime, BeforeValidator(_no_number), AfterValidator(_in_utc)]
 """A time in UTC, unless it is given with an offset."""

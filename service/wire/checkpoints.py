@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StrictBool, StringConstraints
 
 from dasl_core.vocabulary import FILE_NAME, LONGEST_FILE_NAME
 from service.wire.base import Answer
@@ -34,7 +34,7 @@ class Verification(Answer):
 
     certificate: Sha256
     """SHA-256 of the checkpoint's `certificate.json`."""
-    passed: bool
+    passed: StrictBool
     summary: Annotated[str, Field(min_length=1, max_length=500)]
     """What was checked."""
 

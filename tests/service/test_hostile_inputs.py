@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from sqlalchemy import func, select
 
-from dasl_core.spec.base import SpecModel, StrictModel, _is_numeric
+from dasl_core.spec.base import SpecModel, StrictModel, kind_of
 from service.db.models import Job
 from service.db.session import Database
 from service.server.app import create_app
@@ -63,19 +63,24 @@ def bodies(model: type[StrictModel] = StrictModel) -> Iterator[type[StrictModel]
             yield from bodies(each)
 
 
-def test_no_number_of_a_body_is_a_boolean() -> None:
-    numbers = [
-        (body, name)
+CONVERTED = {"number": (True, "1", "1e-3"), "boolean": (0, 1.0, "no", "true"), "other": ()}
+
+
+def test_no_value_of_a_body_is_converted() -> None:
+    fields = [
+        (body, name, kind_of(field))
         for body in bodies()
         for name, field in body.model_fields.items()
-        if _is_numeric(field)
     ]
     expected = {"priority", "weight", "version", "max_gpus", "size", "keep_hours", "seeds"}
-    assert expected <= {name for _, name in numbers}
-    for body, name in numbers:
-        with pytest.raises(ValidationError) as caught:
-            body.model_validate({name: True})
-        assert (name,) in [error["loc"] for error in caught.value.errors()], (body, name)
+    assert expected <= {name for _, name, kind in fields if kind == "number"}
+    assert {"disabled", "pinned"} <= {name for _, name, kind in fields if kind == "boolean"}
+    for body, name, kind in fields:
+        for value in CONVERTED[kind]:
+            with pytest.raises(ValidationError) as caught:
+                body.model_validate({name: value})
+            found = [error["loc"][0] for error in caught.value.errors() if error["loc"]]
+            assert name in found, (body, name, value)
 
 
 # Bodies of POST /v1/jobs.
