@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from dasl_core.spec import FieldProblem, SpecError, field_problems
 from dasl_core.spec.errors import translate
@@ -185,6 +186,8 @@ def _problem(request: Request, error: Exception) -> Problem:
         case HTTPException():
             kind = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
             headers = dict(error.headers or {})
+            if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+                headers["Allow"] = ", ".join(_methods(request))
             return Problem(error.status_code, kind, error.detail, headers=headers)
         case StaleAttempt():
             return Problem(409, "stale-attempt", f"{error}; this process must exit")
@@ -209,6 +212,14 @@ def _problem(request: Request, error: Exception) -> Problem:
         detail = f"Nothing can be stored: {free_space.full(free_space.DATABASE)}"
         return _retry_later("storage-full", detail, seconds=5)
     return _retry_later("database-unavailable", "The database does not answer", seconds=2)
+
+
+def _methods(request: Request) -> Iterator[str]:
+    """Yield the methods of a path; the framework names only those of the first route (RFC 9110, 15.5.6)."""
+    for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            yield method
 
 
 def _retry_later(kind: str, detail: str, *, seconds: int) -> Problem:

@@ -5,8 +5,9 @@ from typing import Annotated, Self
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import ConfigDict, Field, model_validator
 
-from dasl_core.spec.base import StrictModel, problem
+from dasl_core.spec.base import problem
 from service.api.auth import Reader, Submitter
+from service.api.changes import Changes
 from service.api.ranged_file import FileRoute, StoredFile, download
 from service.api.transaction import InTransaction, ReadSession, Route, WriteSession
 from service.checkpoints import service
@@ -17,7 +18,7 @@ router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=R
 files = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"], route_class=FileRoute)
 
 
-class CheckpointPatch(StrictModel):
+class CheckpointPatch(Changes):
     """Changes to a checkpoint."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"pinned": True}]})

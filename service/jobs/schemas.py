@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, ValidationError, WrapValidator, model_val
 from dasl_core.spec import Estimate, JobSpec, SpecError, field_problems
 from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.fields import Name, Tag
+from service.api.changes import Changes
 from service.wire.base import Answer
 from service.wire.jobs import JobView
 
@@ -38,7 +39,7 @@ class CloneRequest(StrictModel):
     ] = "newest"
 
 
-class ResourcesPatch(StrictModel):
+class ResourcesPatch(Changes):
     """Changes to the resources of a submitted job."""
 
     max_hours: Annotated[float | None, Field(gt=0, le=100_000)] = None
@@ -53,7 +54,7 @@ class ResourcesPatch(StrictModel):
         return self
 
 
-class JobPatch(StrictModel):
+class JobPatch(Changes):
     """Changes to a submitted job."""
 
     name: Name = ""

@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
 from starlette.types import Scope
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -55,6 +54,7 @@ from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
 from service.reference.endpoints import router as reference
 from service.scheduling.decision_cache import DecisionCache
+from service.server.openapi import document
 from service.sessions.endpoints import router as sessions
 from service.settings import Settings
 from service.storage.endpoints import router as storage
@@ -64,7 +64,6 @@ from service.usage.endpoints import router as usage
 from service.users.endpoints import router as users
 from service.web.endpoints import router as web
 from service.webhooks.endpoints import router as webhooks
-from service.worker_api.endpoints import REPORTS
 from service.worker_api.endpoints import routers as workers
 
 
@@ -176,47 +175,9 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=settings.trusted_proxies)
     app.add_middleware(RequestLog, latency=observer.process.latency)
     problems.install(app)
-    _document_models(app)
+    app.openapi = partial(document, app)  # type: ignore[method-assign]
     return app
 
 
 def _body_limit(scope: Scope) -> int | None:
     return body_limit(scope) or image_limit(scope)
-
-
-def _document_models(app: FastAPI) -> None:
-    def openapi() -> dict[str, object]:
-        if app.openapi_schema is None:
-            schema = get_openapi(
-                title=app.title, version=app.version, summary=app.summary, routes=app.routes
-            )
-            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            models: list[type[BaseModel]] = [problems.ProblemDocument, *REPORTS]
-            for model in models:
-                document = model.model_json_schema(ref_template="#/components/schemas/{model}")
-                schemas.update(
-                    {
-                        name: each
-                        for name, each in document.pop("$defs", {}).items()
-                        if name not in schemas
-                    }
-                )
-                schemas[model.__name__] = document
-            _spell_constants_as_enums(schema)
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _spell_constants_as_enums(part: object) -> None:
-    """Replace `const` in unions, because code generators try it first and then refuse all other values."""
-    if isinstance(part, dict):
-        for choice in part.get("anyOf", ()):
-            if "const" in choice:
-                choice["enum"] = [choice.pop("const")]
-        for below in part.values():
-            _spell_constants_as_enums(below)
-    elif isinstance(part, list):
-        for below in part:
-            _spell_constants_as_enums(below)

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN
+from service.api.changes import Changes
 
 # `dasl db admin-token` names a tenant with any line of text.
 TenantName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
@@ -38,7 +39,7 @@ class TenantRequest(Limits):
     name: Annotated[str, AfterValidator(_plain)]
 
 
-class TenantChanges(Limits):
+class TenantChanges(Changes, Limits):
     """Changes of a tenant."""
 
     disabled: bool = False

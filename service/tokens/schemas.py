@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN
+from service.api.changes import Changes
 from service.api.parameters import Moment
 from service.api.problems import field_problem
 from service.credentials import Scope
@@ -71,5 +72,5 @@ class TokenRequest(Expiry, DefaultQuotas):
     user_id: str | None = None
 
 
-class TokenChanges(Expiry, Quotas):
+class TokenChanges(Changes, Expiry, Quotas):
     """Changes of a token."""

@@ -6,6 +6,7 @@ from pydantic import StringConstraints
 
 from dasl_core.spec.base import StrictModel
 from dasl_core.spec.errors import LINE_PATTERN
+from service.api.changes import Changes
 from service.credentials import Scope
 
 UserName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
@@ -20,7 +21,7 @@ class UserRequest(StrictModel):
     role: Scope = "submit"
 
 
-class UserChanges(StrictModel):
+class UserChanges(Changes):
     """Changes of a user."""
 
     name: UserName = "-"

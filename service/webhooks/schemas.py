@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN, closest
 from dasl_core.spec.fields import Tag
+from service.api.changes import Changes
 from service.outbox.addresses import LONGEST_URL
 from service.outbox.messages import ALL, DEFAULT_TYPES, TYPES, Format
 
@@ -38,13 +39,13 @@ class WebhookRequest(StrictModel):
     """
 
     url: Url
-    name: Name = ""
+    name: Name | None = None
     events: Events = list(DEFAULT_TYPES)
     tags: Tags = {}
     format: Format = "standard"
 
 
-class WebhookChanges(StrictModel):
+class WebhookChanges(Changes):
     """Changes of a webhook."""
 
     url: Url = ""

@@ -42,7 +42,7 @@ def create(
     webhook = Webhook(
         id=ids.new_id("whk"),
         tenant=caller.tenant,
-        name=request.name,
+        name=request.name or "",
         url=request.url,
         events=request.events,
         tags=request.tags,

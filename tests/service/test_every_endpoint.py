@@ -3,68 +3,20 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
+from jsonschema import Draft202012Validator
 
 from service import credentials
 from service.server.app import create_app
 from service.settings import Settings
-from service.tasks.repository import previews
-from tests.support.api_under_test import Api, TaskRun, Worker, refused, snapshot
+from tests.support.api_under_test import Api, refused
+from tests.support.every_operation import OPERATIONS, PARAMETERS, World, every_resource
 from tests.support.runs import submission_id
 
-FILE: dict[str, Any] = {"name": "a", "size": 1, "sha256": "0" * 64}
-PLACE: dict[str, Any] = {"step": 1, "epoch": 1}
 ROOT = Path(__file__).parents[2]
-# A valid body for each operation that needs one; all others get `{}`.
-BODIES: dict[str, Any] = {
-    "POST /v1/jobs": {"dataset": "emoji"},
-    "POST /v1/jobs/validate": {"dataset": "emoji"},
-    "POST /v1/datasets": {"name": "new", "uri": "/"},
-    "POST /v1/datasets/{dataset_id}/previews": {"spec": {}},
-    "POST /v1/datasets/{dataset_id}/preparations": {"spec": {}},
-    "POST /v1/experiments": {"name": "new", "spec": {"dataset": "emoji"}, "variants": {"a": {}}},
-    "POST /v1/checkpoints/{checkpoint_id}/evaluations": {"dataset": "emoji"},
-    "POST /v1/checkpoints/{checkpoint_id}/embeddings": {"dataset": "emoji"},
-    "POST /v1/checkpoints/{checkpoint_id}/exports": {"format": "onnx"},
-    "POST /v1/tokens": {"name": "new", "scopes": ["read"]},
-    "POST /v1/tenants": {"name": "new"},
-    "POST /v1/users": {"name": "new"},
-    "PATCH /v1/checkpoints/{checkpoint_id}": {"pinned": True},
-    "POST /v1/webhooks": {"url": "https://hooks.example.org"},
-    "PATCH /v1/webhooks/{webhook_id}": {"name": "chat"},
-    "POST /v1/login": {"redirect_uri": "http://127.0.0.1:1/callback"},
-    "POST /v1/login/finish": {"state": "x", "secret": "x", "code": "x"},
-    "POST /v1/session": {"token": "dasl_x"},
-    "POST /worker/v1/runs/{run_id}/metrics": {"points": []},
-    "POST /worker/v1/runs/{run_id}/evaluations": PLACE | {"subject": "raw", "metrics": {}},
-    "POST /worker/v1/runs/{run_id}/events": {"type": "note"},
-    "POST /worker/v1/runs/{run_id}/damaged-checkpoint": {"checkpoint_id": "x", "damage": "x"},
-    "POST /worker/v1/runs/{run_id}/checkpoints": PLACE | {"uri": "file:///x", "files": [FILE]},
-    "POST /worker/v1/runs/{run_id}/artifacts": FILE | {"uri": "file:///x"},
-    "POST /worker/v1/runs/{run_id}/finish": {"outcome": "succeeded"},
-}
-# Valid parameters of each operation that needs some.
-PARAMETERS = {"GET /v1/metrics": {"job": "job_id", "name": "loss"}}
-# Valid headers of each operation that needs some, for the body `{}`.
-HEADERS = {"PUT /v1/datasets/{dataset_id}/content": {"Content-Range": "bytes 0-1/2"}}
-
-
-def operations() -> list[str]:
-    """Return `METHOD /path` of every operation in the document."""
-    schema = create_app(Settings(home=Path("/nowhere"))).openapi()
-    return [
-        f"{method.upper()} {path}"
-        for path, methods in schema["paths"].items()
-        for method in methods
-    ]
-
-
-OPERATIONS = operations()
 LOGIN_OPERATIONS = {"POST /v1/login", "POST /v1/login/finish"}
 # They need a token in the body or the session cookie: see `test_web_sessions.py`.
 SESSION_OPERATIONS = {"POST /v1/session", "GET /v1/session", "DELETE /v1/session"}
@@ -73,98 +25,10 @@ USER_OPERATIONS = [op for op in OPERATIONS if " /v1/" in op and op not in PUBLIC
 WORKER_OPERATIONS = [operation for operation in OPERATIONS if " /worker/" in operation]
 
 
-@dataclass
-class World:
-    """An API in which one tenant has a resource of every kind."""
-
-    api: Api
-    worker: Worker
-    ids: dict[str, str]
-
-    def private_ids(self) -> list[str]:
-        """Return the ids that no other tenant may see."""
-        return [id for id in self.ids.values() if id.partition("_")[2].isalnum()]
-
-    def send(self, operation: str, headers: dict[str, str] | None, **ids: str) -> Any:
-        method, _, path = operation.partition(" ")
-        body = BODIES.get(operation, {})
-        headers = {**(headers or {}), **HEADERS.get(operation, {})}
-        for name, value in (self.ids | ids).items():
-            path = path.replace(f"{{{name}}}", value)
-        assert "{" not in path, f"{path}: add the parameter to `ids`"
-        known = self.ids | ids
-        params = {
-            key: known.get(value, value) for key, value in PARAMETERS.get(operation, {}).items()
-        }
-        return self.api.client.request(
-            method,
-            path,
-            headers=headers,
-            params=params,
-            json=None if method in ("GET", "DELETE") else body,
-        )
-
-
 @pytest.fixture
 def world(api: Api) -> Iterator[World]:
-    # The tests fail to authenticate far more often than the rate limit allows.
-    settings = api.settings.model_copy(update={"auth_failures_per_minute": 10_000})
-    with TestClient(create_app(settings, api.database)) as api.client:
-        api.client.headers.update(api.token("submit"))
-        dataset = api.dataset()
-        worker = api.running()
-        files = [FILE | {"name": "model.json", "size": 2}]
-        checkpoint = worker.post(
-            "checkpoints", step=1, epoch=1, uri=f"{worker.uri}/checkpoints/1", files=files
-        )
-        assert checkpoint.status_code == 201, checkpoint.text
-        answer = worker.post("artifacts", uri=f"{worker.uri}/model.json", **files[0])
-        assert answer.status_code == 204, answer.text
-        path = f"/v1/datasets/{dataset}/previews"
-        preview = api.client.post(path, json={"spec": {}}).json()["id"]
-        uri = f"{api.context.storage.preview_uri(preview)}/1"
-        report = {"state": "succeeded", "uri": uri, "files": files}
-        answer = TaskRun(api, preview, previews).post("finish", **report)
-        assert answer.status_code == 204, answer.text
-        path = f"/v1/datasets/{dataset}/preparations"
-        preparation = api.client.post(path, json={"spec": {}}).json()["id"]
-        body = BODIES["POST /v1/experiments"]
-        experiment = api.client.post("/v1/experiments", json=body).json()["id"]
-        checkpoint_id = checkpoint.json()["id"]
-        path = f"/v1/checkpoints/{checkpoint_id}/exports"
-        model_run = api.client.post(path, json={"format": "hf"}).json()["id"]
-        uri = f"{api.context.storage.model_run_uri(model_run)}/1"
-        ended: dict[str, Any] = {**report, "result": {}, "uri": uri}
-        answer = TaskRun(api, model_run).post("finish", **ended)
-        assert answer.status_code == 204, answer.text
-        token = api.client.post(
-            "/v1/tokens", json={"name": "token of the other tenant"}, headers=api.token("admin")
-        )
-        user = api.client.post("/v1/users", json={"name": "Ada"}, headers=api.token("admin"))
-        webhook = api.client.post(
-            "/v1/webhooks", json={"url": "https://hooks.example.org"}, headers=api.token("admin")
-        ).json()["id"]
-        delivery = api.client.post(f"/v1/webhooks/{webhook}/test", headers=api.token("admin"))
-        ids = {
-            "dataset_id": dataset,
-            "preview_id": preview,
-            "preparation_id": preparation,
-            "job_id": worker.job_id,
-            "experiment_id": experiment,
-            "number": "1",
-            "run_id": worker.run_id,
-            "checkpoint_id": checkpoint_id,
-            "model_run_id": model_run,
-            "name": "model.json",
-            "token_id": token.json()["id"],
-            "user_id": user.json()["id"],
-            "webhook_id": webhook,
-            "delivery_id": delivery.json()["id"],
-            "tenant": "default",
-        }
-        snapshot(api, cpus=4)
-        del api.client.headers["authorization"]
-        yield World(api, worker, ids)
+    with every_resource(api) as world:
+        yield world
 
 
 def test_openapi_declares_tokens_and_all_models() -> None:
@@ -172,13 +36,57 @@ def test_openapi_declares_tokens_and_all_models() -> None:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             if f"{method.upper()} {path}" in PUBLIC:
-                assert "security" not in operation
+                assert operation["security"] == []
                 continue
             scheme = "WorkerToken" if path.startswith("/worker/") else "HTTPBearer"
             assert operation["security"] == [{scheme: []}], f"{method} {path}"
             assert "4XX" in operation["responses"], f"{method} {path}"
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(schema)))
     assert named <= schema["components"]["schemas"].keys()
+
+
+def schemas_in(part: object) -> Iterator[dict[str, Any]]:
+    """Yield all objects of the document, of which some are schemas."""
+    if isinstance(part, dict):
+        yield part
+    if isinstance(part, dict | list):
+        for below in part.values() if isinstance(part, dict) else part:
+            yield from schemas_in(below)
+
+
+def test_openapi_is_what_generators_of_clients_understand() -> None:
+    """What redocly's `recommended` and `spectral:oas` called errors, and what generated clients did wrong."""
+    document = create_app(Settings(home=Path("/nowhere"))).openapi()
+    schemas = document["components"]["schemas"]
+    assert document["servers"]
+    assert len({name.lower() for name in schemas}) == len(schemas)
+    for schema in schemas_in(document):
+        assert schema.get("type") != "array" or "items" in schema, schema
+        if "default" in schema and ("type" in schema or "anyOf" in schema or "$ref" in schema):
+            validator = Draft202012Validator({**schema, "components": document["components"]})
+            assert validator.is_valid(schema["default"]), schema
+    bodies = [
+        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for methods in document["paths"].values()
+        for method, operation in methods.items()
+        if method == "patch"
+    ]
+    assert len(bodies) >= 6
+    for body in [*bodies, "ResourcesPatch"]:
+        assert not schemas[body].get("required"), body
+        for name, field in schemas[body]["properties"].items():
+            assert "default" not in field, f"{body}.{name}: generated clients would send it"
+
+
+def test_wrong_method_is_told_all_methods_of_the_path(world: World) -> None:
+    methods: dict[str, set[str]] = {}
+    for operation in OPERATIONS:
+        method, path = operation.split()
+        methods.setdefault(path, set()).add(method)
+    for path, expected in methods.items():
+        answer = world.send(f"PROPFIND {path}", None)
+        assert answer.status_code == 405, path
+        assert expected <= set(answer.headers["allow"].split(", ")), path
 
 
 def test_every_endpoint_rejects_missing_and_unknown_tokens(world: World) -> None:
@@ -294,6 +202,7 @@ def test_endpoints_require_the_documented_scope(world: World) -> None:
 OPERATOR_OPERATIONS = {operation for operation, scope in documented_scopes() if scope == "operator"}
 
 
+@pytest.mark.slow
 def test_only_operators_may_name_another_tenant(world: World) -> None:
     operator = world.api.token("operator", tenant="operations")
     for operation, needed in documented_scopes():
