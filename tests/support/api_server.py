@@ -64,6 +64,25 @@ def below_path(app: ASGIApp) -> ASGIApp:
     return stripped
 
 
+@contextmanager
+def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
+    """Serve an app on a port of this machine; yields its address."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")
+    server = uvicorn.Server(config)
+    thread = Thread(target=server.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not server.started:
+            assert time.monotonic() < deadline
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
 class Service:
     """A running API over SQLite, with an administrator's `token`."""
 
@@ -74,24 +93,12 @@ class Service:
         self.app = create_app(self.settings, self.database)
         with self.database.write() as session:
             _, self.token = tokens.create(session, tenant="t", name="test", scopes=["admin"])
-        config = uvicorn.Config(
-            below_path(self.app), host="127.0.0.1", port=port, log_level="warning"
-        )
-        self._server = uvicorn.Server(config)
-        self._thread = Thread(target=self._server.run)
-        self._thread.start()
-        deadline = time.monotonic() + 30
-        while not self._server.started:
-            assert time.monotonic() < deadline
-            assert self._thread.is_alive()
-            time.sleep(0.01)
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self._listening = listening(below_path(self.app), port)
+        self.url = self._listening.__enter__()
 
     def close(self) -> None:
         self.app.state.context.closing.set()
-        self._server.should_exit = True
-        self._thread.join()
+        self._listening.__exit__(None, None, None)
         self.database.dispose()
 
     def ingest(self, dataset: DatasetRecord, *, error: str | None = None) -> None:

@@ -15,6 +15,7 @@ from tests.support.api_under_test import Api, TaskRun, Worker, snapshot
 
 FILE: dict[str, Any] = {"name": "a", "size": 1, "sha256": "0" * 64}
 PLACE: dict[str, Any] = {"step": 1, "epoch": 1}
+EXPERIMENT = {"name": "new", "spec": {"dataset": "emoji"}, "variants": {"a": {}}}
 # A valid body for each operation that needs one; all others get `{}`.
 BODIES: dict[str, Any] = {
     "POST /v1/jobs": {"dataset": "emoji"},
@@ -22,7 +23,8 @@ BODIES: dict[str, Any] = {
     "POST /v1/datasets": {"name": "new", "uri": "/"},
     "POST /v1/datasets/{dataset_id}/previews": {"spec": {}},
     "POST /v1/datasets/{dataset_id}/preparations": {"spec": {}},
-    "POST /v1/experiments": {"name": "new", "spec": {"dataset": "emoji"}, "variants": {"a": {}}},
+    "POST /v1/experiments": EXPERIMENT,
+    "POST /v1/experiments/validate": EXPERIMENT,
     "POST /v1/checkpoints/{checkpoint_id}/evaluations": {"dataset": "emoji"},
     "POST /v1/checkpoints/{checkpoint_id}/embeddings": {"dataset": "emoji"},
     "POST /v1/checkpoints/{checkpoint_id}/exports": {"format": "onnx"},
