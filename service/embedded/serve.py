@@ -98,7 +98,7 @@ def _serve(
     from service.embedded.on_demand import RayOnDemand
     from service.embedded.page import show_page
     from service.server.thread import ApiThread
-    from service.server.tuning import freeze_garbage_collection
+    from service.server.tuning import freeze_garbage_collection, open_more_files
 
     ray.check_installed()
     check_database(settings)
@@ -109,6 +109,7 @@ def _serve(
     if shortage is not None:
         logger.warning("%s", shortage[:1].upper() + shortage[1:])
     database = Database(settings.database_url)
+    open_more_files()
     api = ApiThread(settings, database, listener)
     api.start()
     private = settings.home / "client.toml"

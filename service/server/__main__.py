@@ -12,7 +12,7 @@ from service import log_records
 from service.db.session import Database
 from service.server.listener import bind_listener, warn_if_exposed
 from service.server.thread import ApiThread
-from service.server.tuning import freeze_garbage_collection, stay_on_one_core
+from service.server.tuning import freeze_garbage_collection, open_more_files, stay_on_one_core
 from service.settings import read_settings, warn_of_misspelled_variables
 from service.watchdog import Watchdog
 
@@ -32,6 +32,7 @@ def main() -> int:
         warn_of_misspelled_variables()
         warn_if_exposed(settings)
         stay_on_one_core()
+        open_more_files()
         with bind_listener(settings) as listener:
             api = ApiThread(settings, Database(settings.database_url), listener)
             api.start()

@@ -11,6 +11,7 @@ import uvicorn
 
 from service.db.session import Database
 from service.server.app import create_app
+from service.server.headers import TimedHeaders
 from service.settings import Settings
 
 _SHUTDOWN_SECONDS = 3
@@ -37,7 +38,7 @@ class ApiThread(threading.Thread):
                 access_log=False,
                 # httptools, uvicorn's default if installed, accepts two Host headers, HTTP/0.9 and
                 # headers of any size.
-                http="h11",
+                http=TimedHeaders,
                 # `trusted_proxies` decides; uvicorn would trust every client on this machine.
                 proxy_headers=False,
                 server_header=False,

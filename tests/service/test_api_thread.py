@@ -2,12 +2,17 @@
 
 import socket
 import threading
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
+import pytest
 
+from service.api import json_body
 from service.db.migrate import upgrade
 from service.db.session import Database
+from service.server import headers
 from service.server.thread import ApiThread
 from service.settings import Settings
 from tests.support.polling import wait_for
@@ -28,6 +33,33 @@ def test_api_thread_answers_requests_sent_before_it_started(tmp_path: Path) -> N
             assert httpx.get(f"http://{host}:{port}/livez").json()["status"] == "ok"
         finally:
             api.stop()
+
+
+def test_unfinished_requests_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand of them, which need no token, took all file descriptors for good."""
+    monkeypatch.setattr(headers, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(json_body, "BODY_SECONDS", 0.3)
+    settings = Settings(home=tmp_path)
+    upgrade(settings.database_url)
+    whole = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    body = b"POST /v1/session HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+    sent = {
+        b"": b"",
+        whole[:-9]: b"",
+        whole + whole[:-9]: b"HTTP/1.1 200",
+        body: b"HTTP/1.1 408",
+    }
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        api = ApiThread(settings, Database(settings.database_url), listener)
+        api.start()
+        stack.callback(api.stop)
+        for content, expected in sent.items():
+            address = listener.getsockname()
+            client = stack.enter_context(socket.create_connection(address, timeout=30))
+            client.sendall(content)
+            answer = b"".join(iter(partial(client.recv, 1024), b""))
+            assert answer[: len(expected) or None] == expected, content
 
 
 def test_api_thread_is_stuck_while_its_event_loop_is_blocked(tmp_path: Path) -> None:
