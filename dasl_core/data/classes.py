@@ -10,7 +10,8 @@ import numpy as np
 
 from dasl_core.data.sources import Entry, Listing, Skipped, SourceRecord
 from dasl_core.data.sources.splits import choose_one, image_folders, split_folders
-from dasl_core.spec.source import READ_OPTIONS
+from dasl_core.spec.source import LONGEST_NAME, READ_OPTIONS
+from dasl_core.text import cut
 
 _NAMED, _COLUMNS = 5, 20
 # Columns, and endings of files beside images, that may hold labels.
@@ -70,7 +71,7 @@ def label_entries(
 
     Raises:
         ValueError: `classes` names a class that the source does not have, none of its images has a class, or two
-            folders differ only in the Unicode form of their names.
+            folders differ only in the Unicode form of their names, or a name is too long.
     """
     everything = list(range(len(entries)))
     options = record.options
@@ -86,6 +87,11 @@ def label_entries(
     if names is None:
         return None, [], everything
     class_names = sorted({*names})
+    if longest := next((name for name in class_names if len(name) > LONGEST_NAME), None):
+        raise ValueError(
+            f"{record.uri} has a label of {len(longest)} characters, {cut(longest, 40)!r}, and a class's name has at most "
+            f"{LONGEST_NAME}. Name the column of the classes (--label-column), or read no labels (--no-labels)"
+        )
     if len(class_names) < 2:
         return None, [], everything
     number = {name: index for index, name in enumerate(class_names)}

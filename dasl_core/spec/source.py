@@ -35,7 +35,10 @@ COMPRESSED = (
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 
 Links = Literal["inside", "follow"]
+LONGEST_NAME = 255
+"""Characters of a class's name: those of a folder's. Longer ones are texts about images."""
 Column = Annotated[str, Field(min_length=1, max_length=200)]
+ClassName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 
 
 class SourceOptions(SpecModel):
@@ -47,7 +50,7 @@ class SourceOptions(SpecModel):
     labels: Literal["auto", "none"] = "auto"
     """ "auto": the labels of the source (a column, or `.cls` files of a tar), else the names of the
     first-level folders. "none": no labels."""
-    classes: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)] | None = None
+    classes: Annotated[tuple[ClassName, ...], Field(min_length=1, max_length=100_000)] | None = None
     """Names of the classes whose images are used. null: all."""
     links: Links = "inside"
     """Links of a folder. "inside": links to files inside the folder are read, others are skipped. "follow":

@@ -215,10 +215,12 @@ class DatasetRecord(Bound, DatasetView):
     """Registered images. `state` is uploading, pending, ingesting, ready or failed.
 
     A ready data set stays ready, with its newest version, during a refresh. `refresh` is None if there is no refresh.
+    `source` and `report` are None in a list.
     """
 
     refresh: Refresh | None
-    report: IngestReport | None
+    source: dict[str, Any] | None = None
+    report: IngestReport | None = None
     error: Problem | None
     progress: Progress | None
 

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Query, Response
+from sqlalchemy.orm import defer
 
 from service.api.auth import Reader, Submitter
 from service.api.own import to_change, to_read
@@ -15,7 +16,7 @@ from service.datasets.schemas import DatasetRequest
 from service.datasets.uploads import service as uploads
 from service.db.models import Dataset
 from service.db.rows import newest, owned
-from service.wire.datasets import DatasetView
+from service.wire.datasets import DatasetSummary, DatasetView
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], route_class=Route)
 
@@ -76,13 +77,13 @@ def list_datasets(
     session: ReadSession,
     window: Annotated[Window, window("ds")],
     name: Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")] = None,
-) -> Page[DatasetView]:
-    """List data sets, newest first."""
-    query = owned(Dataset, caller.tenant)
+) -> Page[DatasetSummary]:
+    """List data sets, newest first, without what a data set's own page has of any size."""
+    query = owned(Dataset, caller.tenant).options(defer(Dataset.source), defer(Dataset.report))
     if name is not None:
         query = query.where(Dataset.name == name)
     rows = newest(session, query, *window)
-    return page(rows, window.limit, DatasetView.model_validate)
+    return page(rows, window.limit, DatasetSummary.model_validate)
 
 
 @router.get("/{dataset_id}")

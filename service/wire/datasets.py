@@ -32,8 +32,8 @@ def remedy(dataset_id: str, *, is_upload: bool) -> str:
     return f"Remove it to reuse the name ({remove}), or once its files are in order, read it again ({refresh})"
 
 
-class DatasetView(Answer):
-    """A data set: uploading, pending, ingesting, ready or failed; `report` says what was skipped and why.
+class DatasetSummary(Answer):
+    """A data set of a list: uploading, pending, ingesting, ready or failed.
 
     While it is ingested, `progress` has the `phase`, and its `images_read`, `images_total` and estimated `seconds_left`.
     """
@@ -41,17 +41,22 @@ class DatasetView(Answer):
     id: str
     name: str
     uri: str
-    source: dict[str, Any] | None
     state: str
     version: int
-    """The newest version, which `facts` and `report` describe."""
+    """The newest version, which `facts` and the report describe."""
     refresh: RefreshView | None
     facts: dict[str, Any] | None
-    report: StoredObject | None
     error: StoredObject | None
     progress: StoredObject | None
     upload: UploadView | None
     created_at: datetime
+
+
+class DatasetView(DatasetSummary):
+    """A data set with the options of its `source`, and its `report`: what was skipped and why."""
+
+    source: dict[str, Any] | None
+    report: StoredObject | None
 
 
 class Changes(Answer):

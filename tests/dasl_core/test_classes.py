@@ -57,6 +57,15 @@ def test_reason_for_no_labels(
     assert f"{why_unlabeled(record, entries, Listing(entries, []))}." == expected
 
 
+def test_text_about_an_image_is_no_class() -> None:
+    record = SourceRecord("list", "birds.csv", "birds.csv", options=SourceOptions())
+    entries = [Entry(f"{number}.png", label="a long caption " * number) for number in (1, 20)]
+    with pytest.raises(
+        ValueError, match=r"label of 300 characters.*has at most 255.*--label-column"
+    ):
+        label_entries(record, entries)
+
+
 @pytest.mark.parametrize("missing", [None, ""])
 def test_images_without_a_label_are_counted_and_named(missing: str | None) -> None:
     record = SourceRecord("parquet", "birds", "birds")

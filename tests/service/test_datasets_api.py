@@ -30,7 +30,8 @@ def test_dataset_can_be_registered_shown_listed_and_deleted(api: Api, tmp_path: 
     listed = api.client.get("/v1/datasets").json()["data"]
     assert [entry["id"] for entry in listed] == [other["id"], dataset["id"]]
     named = api.client.get("/v1/datasets", params={"name": "mine"}).json()["data"]
-    assert named == [dataset]
+    large = {"source", "report"}  # 200 rows of some megabytes would take the memory of the API
+    assert named == [{name: dataset[name] for name in dataset.keys() - large}]
     (another := tmp_path / "another").mkdir()
     taken = refused(register(api, "mine", str(folder)), 409, None, "name-taken")
     assert taken["dataset"]["id"] == dataset["id"]

@@ -91,6 +91,7 @@ class AsyncDatasets(AsyncResource):
 
         dataset = await anext(self.list(name=name, page_size=1), None)
         if dataset is not None and dataset.state == DatasetState.UPLOADING:
+            dataset = await self._get(dataset.id)
             check_resumable(dataset, content, source)
         else:
             about = {"filename": content.filename, "size": content.size, "sha256": sha256}
@@ -114,7 +115,7 @@ class AsyncDatasets(AsyncResource):
         """
         if not dataset.startswith("ds_"):
             async for match in self.list(name=dataset, page_size=1):
-                return match
+                return await self._get(match.id)
         return await self._get(dataset)
 
     async def list(
