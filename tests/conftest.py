@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # The longest groups first, so that one worker does not end long before the other.
-    longest = ("web", "ray")
+    longest = ("web", "ray", "services", "environments")
 
     def place(item: pytest.Item) -> int:
         group = item.get_closest_marker("xdist_group")

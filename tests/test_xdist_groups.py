@@ -1,6 +1,7 @@
-"""Tests that start Ray are in one group, so that they run on one xdist worker: two Rays slow each other down.
+"""Tests that share a Ray are in one group, so that they run on one xdist worker.
 
-Two tests are in groups of their own kind, whose fixtures they share: `web` and `environments`.
+Those that start a service with a Ray of their own are in the groups `services`, `web` and `environments`: three at a
+time wait for one another less than they slow each other down.
 """
 
 import pytest

@@ -33,8 +33,7 @@ from tests.support.polling import until
 from tests.support.running_service import CLASSES, Served
 from tests.support.tracking import scalars
 
-# The one real path of `make test`.
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
 
 EPOCHS, STEPS = 3, 20
 

@@ -11,7 +11,7 @@ from tests.support.polling import PATIENCE_SECONDS
 from tests.support.running_service import serving, spec, write_images
 from tests.support.s3_server import SECRET, S3Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("services"), pytest.mark.timeout(1800)]
 
 
 def test_job_on_s3_trains_resumes_and_is_downloaded(

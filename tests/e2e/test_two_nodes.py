@@ -22,7 +22,7 @@ from tests.support.polling import PATIENCE_SECONDS, until
 from tests.support.running_service import spec, write_images
 from tests.support.two_nodes import ADDRESSES, Machine, TwoNodes, two_nodes, why_impossible
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("services"), pytest.mark.timeout(1800)]
 
 URL = f"http://{ADDRESSES['head']}:8000"
 OUTAGE_SECONDS = 8

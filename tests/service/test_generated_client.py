@@ -236,7 +236,7 @@ def test_every_operation_is_called_by_openapi_generator(
     token = world.api.token("operator")["Authorization"].removeprefix("Bearer ")
     names = ("Forbidden", "NotFound", "Conflict", "UnprocessableEntity")
     refusals = [getattr(of_java("exceptions"), f"{name}Exception") for name in names]
-    with listening(world.api.client.app) as url:
+    with listening(world.api.client.app) as (url, _):
         client = of_java("").ApiClient(of_java("").Configuration(host=url, access_token=token))
         for path, method, operation in in_order(document):
             tag = snake(operation["tags"][0])

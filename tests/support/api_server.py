@@ -65,8 +65,8 @@ def below_path(app: ASGIApp) -> ASGIApp:
 
 
 @contextmanager
-def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
-    """Serve an app on a port of this machine; yields its address."""
+def listening(app: ASGIApp, port: int = 0) -> Iterator[tuple[str, uvicorn.Server]]:
+    """Serve an app on a port of this machine; yields its address, and the server."""
     config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")
     server = uvicorn.Server(config)
     thread = Thread(target=server.run)
@@ -77,7 +77,8 @@ def listening(app: ASGIApp, port: int = 0) -> Iterator[str]:
             assert time.monotonic() < deadline
             assert thread.is_alive()
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}", server
     finally:
         server.should_exit = True
         thread.join()
@@ -94,7 +95,7 @@ class Service:
         with self.database.write() as session:
             _, self.token = tokens.create(session, tenant="t", name="test", scopes=["admin"])
         self._listening = listening(below_path(self.app), port)
-        self.url = self._listening.__enter__()
+        self.url, self._server = self._listening.__enter__()
 
     def close(self) -> None:
         self.app.state.context.closing.set()
