@@ -261,7 +261,7 @@ def test_every_operation_is_called_by_openapi_generator(
 @pytest.mark.slow
 def test_change_of_one_field_sends_this_field(generated: Load, of_java: Load) -> None:
     """Each client sends a default that the document has, and would change what nobody named."""
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "UserChanges": {"email": "ada@example.org"},
         "TenantChanges": {"disabled": True},
         "TokenChanges": {"max_gpus": 4},
@@ -276,7 +276,8 @@ def test_change_of_one_field_sends_this_field(generated: Load, of_java: Load) ->
 
 def model_of(schema: dict[str, Any]) -> str:
     """Return the name of the model of a body, which may be left out."""
-    return re.findall(r"#/components/schemas/(\w+)", json.dumps(schema))[0]
+    names: list[str] = re.findall(r"#/components/schemas/(\w+)", json.dumps(schema))
+    return names[0]
 
 
 def snake(tag: str) -> str:
