@@ -11,7 +11,7 @@ from service.api.own import to_change, to_read
 from service.api.pagination import Page, Window, page, window
 from service.api.problems import FULL
 from service.api.transaction import ReadSession, Route, WithContext, WriteSession
-from service.datasets import service
+from service.datasets import repository, service
 from service.datasets.schemas import DatasetRequest
 from service.datasets.uploads import service as uploads
 from service.db.models import Dataset
@@ -83,7 +83,13 @@ def list_datasets(
     if name is not None:
         query = query.where(Dataset.name == name)
     rows = newest(session, query, *window)
-    return page(rows, window.limit, DatasetSummary.model_validate)
+    skipped = repository.skipped(session, [row.id for row in rows])
+
+    def summary(row: Dataset) -> DatasetSummary:
+        found = DatasetSummary.model_validate(row)
+        return found.model_copy(update={"num_skipped": skipped.get(row.id)})
+
+    return page(rows, window.limit, summary)
 
 
 @router.get("/{dataset_id}")

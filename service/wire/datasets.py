@@ -32,8 +32,8 @@ def remedy(dataset_id: str, *, is_upload: bool) -> str:
     return f"Remove it to reuse the name ({remove}), or once its files are in order, read it again ({refresh})"
 
 
-class DatasetSummary(Answer):
-    """A data set of a list: uploading, pending, ingesting, ready or failed.
+class DatasetState(Answer):
+    """A data set: uploading, pending, ingesting, ready or failed.
 
     While it is ingested, `progress` has the `phase`, and its `images_read`, `images_total` and estimated `seconds_left`.
     """
@@ -52,7 +52,13 @@ class DatasetSummary(Answer):
     created_at: datetime
 
 
-class DatasetView(DatasetSummary):
+class DatasetSummary(DatasetState):
+    """A data set of a list."""
+
+    num_skipped: int | None = None
+
+
+class DatasetView(DatasetState):
     """A data set with the options of its `source`, and its `report`: what was skipped and why."""
 
     source: dict[str, Any] | None

@@ -31,7 +31,8 @@ def test_dataset_can_be_registered_shown_listed_and_deleted(api: Api, tmp_path: 
     assert [entry["id"] for entry in listed] == [other["id"], dataset["id"]]
     named = api.client.get("/v1/datasets", params={"name": "mine"}).json()["data"]
     large = {"source", "report"}  # 200 rows of some megabytes would take the memory of the API
-    assert named == [{name: dataset[name] for name in dataset.keys() - large}]
+    expected = {name: dataset[name] for name in dataset.keys() - large}
+    assert named == [{**expected, "num_skipped": None}]
     (another := tmp_path / "another").mkdir()
     taken = refused(register(api, "mine", str(folder)), 409, None, "name-taken")
     assert taken["dataset"]["id"] == dataset["id"]
@@ -139,6 +140,7 @@ def test_ingest_report_lists_skipped_images(api: Api) -> None:
     shown = api.client.get(f"/v1/datasets/{dataset}").json()
     assert (shown["state"], shown["report"]) == ("ready", report)
     assert FACTS.items() <= shown["facts"].items()
+    assert api.client.get("/v1/datasets").json()["data"][0]["num_skipped"] == 1
     refused(worker.post("start"), 409, None, "stale-attempt")
     refused(worker.post("finish", state="failed", error={"message": "late"}), 409)
 

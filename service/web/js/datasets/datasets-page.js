@@ -46,7 +46,7 @@ function List({ isAdding }) {
   </div>`;
 }
 
-/** @param {{rows: Api.DatasetView[]}} props */
+/** @param {{rows: Api.DatasetSummary[]}} props */
 function Datasets({ rows }) {
   return html`<${Table} label="Data sets" flush head=${html`<th>Name</th><th>State</th><th class="right">Images</th><th class="right">Classes</th><th class="right">Median side</th><th class="right">Skipped</th><th class="right">Version</th><th>Where</th><th class="right">Added</th>`}>
     ${rows.map(
@@ -56,7 +56,7 @@ function Datasets({ rows }) {
         <td class="right">${count(row.facts?.num_images)}</td>
         <td class="right">${count(row.facts?.num_classes)}</td>
         <td class="right">${row.facts ? `${row.facts.median_size} px` : "–"}</td>
-        <td class="right">${row.report?.num_skipped ? count(row.report.num_skipped) : "–"}</td>
+        <td class="right">${row.num_skipped ? count(row.num_skipped) : "–"}</td>
         <td class="right">${row.version}</td>
         <td class="where muted" title=${whereOf(row)}>${whereOf(row)}</td>
         <td class="right"><${Ago} at=${row.created_at} /></td>
@@ -101,12 +101,12 @@ function Dataset({ data, reload }) {
     ${data.state === "ready" && html`<${Views} datasetId=${data.id} /><${Versions} dataset=${data} />`}`;
 }
 
-/** Where its images are; of an upload its file, as the path is one of the server's own. @param {Api.DatasetView} dataset */
+/** Where its images are; of an upload its file, as the path is one of the server's own. @param {Api.DatasetSummary} dataset */
 function whereOf({ uri, upload }) {
   return upload ? `uploaded: ${upload.filename}` : uri;
 }
 
-/** @param {Api.DatasetView | undefined} dataset */
+/** @param {Api.DatasetSummary | undefined} dataset */
 function isMoving(dataset) {
   const state = dataset?.refresh?.state ?? dataset?.state;
   return state !== undefined && state !== "ready" && state !== "failed";

@@ -31,7 +31,7 @@ export function VariantTable({ experiment, variants, query }) {
   if (!shown) return null;
   const { metric } = shown;
   const decides = metric === results.metric;
-  const interval = (/** @type {[number, number] | null | undefined} */ pair) =>
+  const interval = (/** @type {number[] | null | undefined} */ pair) =>
     pair ? `${signed(metric, pair[0])} to ${signed(metric, pair[1])}` : "–";
   const file = (/** @type {string} */ format, /** @type {string} */ title) =>
     html`<a class="button" href=${`v1/experiments/${id}/results?format=${format}`} download=${`${experiment.name}.${format === "csv" ? "csv" : "md"}`}><${Icon} name="download" /><span>${title}</span></a>`;
