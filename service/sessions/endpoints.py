@@ -25,7 +25,7 @@ def log_in(
 ) -> SessionView:
     """Start a session with a token or a login code, and set its cookie."""
     web_session.check_origin(request)
-    service.check(context.database, login)
+    service.check(context.database, login, request.cookies.get(web_session.COOKIE))
     row, token, cookie = service.start(session, login, context.settings.session_hours)
     audit_log.record(session, request, token.tenant, token.id, token.user_id, 201)
     seconds = (row.expires_at - row.created_at).total_seconds()

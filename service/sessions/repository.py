@@ -27,10 +27,10 @@ def remove(session: Session, hash: str) -> None:
     session.execute(delete(WebSession).where(WebSession.hash == hash))
 
 
-def has_code(session: Session, hash: str, now: datetime) -> bool:
-    """Whether an unexpired code with this hash exists."""
-    query = select(LoginCode.hash).where(LoginCode.hash == hash, LoginCode.expires_at > now)
-    return session.scalar(query) is not None
+def token_of_code(session: Session, hash: str, now: datetime) -> str | None:
+    """Return the id of the token of an unexpired code."""
+    query = select(LoginCode.token_id).where(LoginCode.hash == hash, LoginCode.expires_at > now)
+    return session.scalar(query)
 
 
 def take_code(session: Session, hash: str, now: datetime) -> str | None:

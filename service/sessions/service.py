@@ -20,6 +20,7 @@ from service.api.problems import Problem, field_problem
 from service.api.web_session import csrf_token
 from service.datasets.schemas import UPLOAD_ENDINGS
 from service.db.models import LoginCode, Token, WebSession
+from service.db.rows import by_id
 from service.db.session import Database
 from service.sessions import repository
 from service.wire.access import SessionView, TokenView
@@ -32,25 +33,33 @@ Secret = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class SessionRequest(StrictModel):
-    """A login of the page, by a token or a login code."""
+    """A login of the page, by a token or a login code.
+
+    With `replace`, a code also takes the place of a session of another token.
+    """
 
     token: Secret | None = None
     code: Secret | None = None
+    replace: bool = False
 
 
-def check(database: Database, request: SessionRequest) -> None:
+def check(database: Database, request: SessionRequest, cookie: str | None) -> None:
     """Check a login without writing, so that failed logins do not compete with writers of the database.
 
     Raises:
-        Problem: 401, the token or code is invalid; 422, the request does not have exactly one of them.
+        Problem: 401, the token or code is invalid; 409, the cookie is that of another token's session, which a code does
+            not replace unasked; 422, the request does not have exactly one of token and code.
     """
     now = datetime.now(UTC)
     with database.autocommit() as session:
         if request.token is not None and request.code is None:
             _valid(token_credential(session, request.token), now)
         elif request.code is not None and request.token is None:
-            if not repository.has_code(session, credentials.hash_token(request.code), now):
+            of_code = repository.token_of_code(session, credentials.hash_token(request.code), now)
+            if of_code is None:
                 raise _code_refused()
+            if cookie is not None and not request.replace:
+                _check_same(session, cookie, of_code, now)
         else:
             raise field_problem("token", "send either `token` or `code`")
 
@@ -105,6 +114,21 @@ def _valid(credential: tokens.Credential, now: datetime) -> Token:
     if (reason := credential.refusal(now)) is not None:
         raise unauthenticated(reason)
     return credential.token
+
+
+def _check_same(session: Session, cookie: str, token_id: str, now: datetime) -> None:
+    """Check that a code has the token of the session: a stranger's link would log a person in to another tenant."""
+    held = tokens.credential_by_session(session, credentials.hash_token(cookie), now)
+    if held is None or held.refusal(now) is not None or held.token.id == token_id:
+        return
+    other = by_id(session, Token, token_id)
+    if other is not None:
+        raise Problem(
+            409,
+            "other-session",
+            f"You are logged in as {held.token.name} of the tenant {held.token.tenant}. This link logs in as "
+            f"{other.name} of the tenant {other.tenant}, to whom what you then do belongs",
+        )
 
 
 def _code_refused() -> Problem:

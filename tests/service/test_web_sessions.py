@@ -238,6 +238,33 @@ def test_login_code_works_once(page: Page) -> None:
     assert count(page.api, LoginCode) == 0
 
 
+def test_login_code_replaces_another_tokens_session_only_if_asked(page: Page) -> None:
+    """A stranger's link would otherwise log a person in to the stranger's tenant, without a word."""
+    own, other = page.api.token("submit"), page.api.token("submit", tenant="other")
+    page.log_in_with(token=text_of(own))
+
+    def code_of(token: dict[str, str]) -> str:
+        code: str = page.api.client.post("/v1/session/codes", headers=token).json()["code"]
+        return code
+
+    page.log_in_with(code=code_of(own))
+    code = code_of(other)
+    answer = page.browser.post("/v1/session", json={"code": code})
+    problem = refused(answer, 409, None, "other-session")
+    assert "test of the tenant default" in problem["detail"]
+    assert "test of the tenant other" in problem["detail"]
+    assert page.browser.get("/v1/session").json()["tenant"] == "default"
+    answer = page.browser.post("/v1/session", json={"code": code, "replace": True})
+    assert (answer.status_code, answer.json()["tenant"]) == (201, "other")
+    assert (
+        page.write(
+            "DELETE", "/v1/session", headers={"X-CSRF-Token": answer.json()["csrf"]}
+        ).status_code
+        == 204
+    )
+    page.log_in_with(code=code_of(own))
+
+
 def test_login_code_expires_and_dies_with_its_token(page: Page) -> None:
     codes = []
     for _ in range(2):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from service.client import Client
+from service.tokens import service as tokens
 from tests.support.api_server import BELOW, REPORT
 from tests.support.busy_service import BusyService
 from tests.support.training_reports import FINAL_STEP
@@ -78,6 +80,26 @@ def test_login_code_opens_a_session_and_leaves_the_address(
     page.goto(f"{stranger.origin}/#login={code}")
     expect(page.get_by_role("heading", name="Jobs", level=1)).to_be_visible()
     assert code not in page.url
+
+
+@pytest.mark.slow
+def test_link_of_another_token_asks_first(opened: Watched, busy: BusyService) -> None:
+    page = opened.page
+    address = f"{opened.origin}/#login="
+    with busy.service.database.write() as session:
+        _, text = tokens.create(session, tenant="mallory", name="theirs", scopes=["submit"])
+    with Client(busy.service.url, text) as client:
+        code = client._transport.json("POST", "/v1/session/codes", body={})["code"]
+    page.goto(address + code)
+    dialog = page.get_by_role("dialog", name="Log in as somebody else?")
+    expect(dialog).to_contain_text("theirs of the tenant mallory")
+    dialog.get_by_role("button", name="Keep").click()
+    expect(page.locator(".top-bar")).not_to_contain_text("mallory")
+    page.goto(address + code)
+    dialog.get_by_role("button", name="Log in").click()
+    expect(page.locator(".top-bar")).to_contain_text("mallory")
+    # The browser reports the two refusals.
+    assert all("409" in opened.problems.pop() for _ in range(2))
 
 
 def test_policy_blocks_inline_scripts(opened: Watched) -> None:

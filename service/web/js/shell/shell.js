@@ -7,7 +7,7 @@ import { useStore } from "../core/store.js";
 import { theme, toggleTheme } from "../core/theme.js";
 import { attempt, complain, dismiss, toasts } from "../core/toasts.js";
 import { Button, Icon, Menu } from "../ui/controls.js";
-import { Confirmation } from "../ui/dialog.js";
+import { confirm, Confirmation } from "../ui/dialog.js";
 import { Failure, Loading } from "../ui/state.js";
 import { Help } from "./help.js";
 import { Login } from "./login.js";
@@ -61,13 +61,27 @@ async function begin(failed) {
     history.replaceState(null, "", "#/jobs");
     dispatchEvent(new HashChangeEvent("hashchange"));
     try {
-      await logIn({ code: decodeURIComponent(code) });
+      await logInWith(decodeURIComponent(code));
       return;
     } catch (error) {
       complain(error);
     }
   }
   await find(failed);
+}
+
+/** Use a login code; ask before it replaces the session of another token. @param {string} code */
+async function logInWith(code) {
+  try {
+    await logIn({ code });
+  } catch (error) {
+    if (error.type !== "other-session") throw error;
+    await findSession();
+    if (await confirm("Log in as somebody else?", `${error.message}.`, "Log in", "primary")) {
+      await logIn({ code, replace: true });
+      location.reload(); // What is shown is the other token's.
+    }
+  }
 }
 
 /** @param {(problem: Error | undefined) => void} failed */
@@ -142,6 +156,7 @@ function TopBar() {
       quiet
       onClick=${toggleTheme}
     />
+    <span class="wide-only muted" title="What you do belongs to this tenant">${opened?.tenant} · ${opened?.name}</span>
     <${Menu} label="Session" icon="user">
       ${(close) => html`<div class="menu-text">
           <strong>${opened?.name ?? "Session"}</strong>
