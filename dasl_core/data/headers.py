@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -21,6 +23,8 @@ _FORMAT = 2
 # New headers are passed on after this number or this time, whichever is first.
 CHUNK = 10_000
 _SAVE_SECONDS = 5.0
+# Metadata and previews of an image file that is inflated.
+_MOST_BESIDE_PIXELS = 32 << 20
 
 
 def identify(entries: Sequence[Entry], files: Sequence[str]) -> np.ndarray:
@@ -182,8 +186,22 @@ def _read(source: Source, entries: Sequence[Entry], threads: int) -> Iterator[He
         try:
             with open_image(source, entry, header=True) as file:
                 checksum = compute_checksum(file, inflates=source.inflates)
-                return read_header(file, entry.key)._replace(checksum=checksum)
+                header = read_header(file, entry.key)
+                if source.inflates:
+                    _check_inflated(file, header)
+                return header._replace(checksum=checksum)
         except ValueError as error:
             return str(error)
 
     return map_waiting(threads, read, entries)
+
+
+def _check_inflated(file: IO[bytes], header: Header) -> None:
+    """Check that an image is no larger than its pixels need: it is inflated whole, beside those of other threads."""
+    pixels = header.width * header.height * header.bands * np.dtype(header.dtype).itemsize
+    size = file.seek(0, io.SEEK_END)
+    if size > 2 * pixels + _MOST_BESIDE_PIXELS:
+        raise ValueError(
+            f"it inflates to {size >> 20} MiB, but an image of {header.width} x {header.height} pixels has "
+            f"{max(1, pixels >> 20)} MiB"
+        )

@@ -1,6 +1,7 @@
 """What reading images takes of time and memory, whatever they or their archive claim."""
 
 import io
+import re
 import threading
 import tracemalloc
 import zipfile
@@ -19,6 +20,7 @@ from PIL import Image, PngImagePlugin
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from dasl_core.data.decode import Header, decode, header_bounds, read_header
+from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source, inflated
 from dasl_core.data.sources.inflated import Inflated
@@ -118,6 +120,26 @@ def test_header_that_claims_to_be_large_is_refused(monkeypatch: pytest.MonkeyPat
     webp = io.BytesIO(picture("WEBP"))
     with pytest.raises(ValueError, match="the image is too large: a file of"):
         read_header(webp, "a.webp")
+
+
+def test_image_of_a_zip_is_no_larger_than_its_pixels_need(tmp_path: Path) -> None:
+    """A file of 1 MB with 8 images of 900 MiB took 1.3 GiB in each thread."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb.bmp", picture("BMP") + bytes(33 << 20))
+        archive.writestr("ok.bmp", picture("BMP"))
+    index = ingest_folder(path)
+    assert index.paths == ["ok.bmp"]
+    expected = r"it inflates to 33 MiB, but an image of \d+ x \d+ pixels has 1 MiB"
+    assert re.fullmatch(expected, index.skipped[0].reason)
+    # The header of a member may say less than there is.
+    whole = bytearray(path.read_bytes())
+    whole[22:26] = (100).to_bytes(4, "little")
+    path.write_bytes(whole)
+    source = find_source(str(path)).open()
+    [bomb, _] = source.list_entries(lambda found: None).entries
+    with pytest.raises(ValueError, match="cut off in this image, or the image is far too large"):
+        source.open(bomb)
 
 
 def test_files_that_are_read_whole_wait_for_room() -> None:

@@ -154,8 +154,12 @@ class ZipSource(_ArchiveSource, kind="zip"):
         if not member.is_deflated:
             return io.BytesIO(content)
         decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+        size = self._size_behind(entry, member) if member.size is None else member.size
         try:
-            plain = decompressor.decompress(content, MAX_BYTES)
+            # A byte more, which a file that is larger than it says has.
+            plain = decompressor.decompress(
+                content, min(MAX_BYTES, MAX_BYTES if size is None else size + 1)
+            )
         except zlib.error as error:
             raise ValueError(f"the archive is damaged in this image: {error}") from error
         if not decompressor.eof:
