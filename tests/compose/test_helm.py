@@ -182,15 +182,14 @@ def test_autoscaler_is_shown_the_demand_of_jobs() -> None:
     assert re.search(condition, template)
 
 
-def test_dispatcher_is_one_and_has_time_to_save() -> None:
+def test_dispatcher_is_one_and_its_replacement_stops_nothing() -> None:
     about = OBJECTS["Deployment", "dasl-dispatcher"]["spec"]
     assert (about["replicas"], about["strategy"]) == (1, {"type": "Recreate"})
     pod = about["template"]["spec"]
-    env = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
-    assert pod["terminationGracePeriodSeconds"] > float(env["DASL_SHUTDOWN_SECONDS"])
     command, probe = pod["containers"][0]["command"], pod["containers"][0]["livenessProbe"]
     alive = command[command.index("--alive-file") + 1]
     assert f"file://{alive}" in probe["exec"]["command"]
+    assert "--save-on-stop" not in command
 
 
 def test_migration_runs_before_the_rest() -> None:
