@@ -14,9 +14,10 @@ from service.api import repository
 from service.client.config import DEFAULT_URL, same_server
 from service.credentials import Scope, hash_token, includes
 from service.db.session import Database
+from service.tokens import repository as tokens
 from service.tokens import service
 
-_TENANT = "default"
+_TENANT, _NAME = "default", "dasl serve"
 
 
 def choose_config(database: Database, url: str, shared: Path, private: Path) -> Path:
@@ -40,12 +41,12 @@ def admin_token(database: Database, config: Path) -> str:
     """Return the token in a client's configuration if this server accepts it, otherwise a new one."""
     token = (_read(config) or {}).get("token")
     with database.write() as session:
-        return (
-            # A user of the machine has access to the database and is therefore an operator anyway.
-            token
-            if token and _is_valid(session, token)
-            else _new(session, _TENANT, "dasl serve", "operator")
-        )
+        # A user of the machine has access to the database and is therefore an operator anyway.
+        if token and _is_valid(session, token):
+            return token
+        # One that was created shortly before the process was killed is in no file.
+        tokens.remove_unused(session, _TENANT, _NAME)
+        return _new(session, _TENANT, _NAME, "operator")
 
 
 def new_admin_token(database: Database, name: str, tenant: str, *, scope: Scope = "admin") -> str:

@@ -5,19 +5,17 @@ that stops it whenever this process ends. A lock on the home folder allows only 
 immediately take over the attempts of the previous one.
 """
 
-import fcntl
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from service import log_records
+from service.embedded.home import held, network_file_system
 from service.embedded.local_ray import LocalRay
 from service.server.listener import bind_listener, warn_if_exposed
 from service.settings import CURRENT_NODES, Settings, read_settings, warn_of_misspelled_variables
@@ -70,7 +68,10 @@ def serve(settings: Settings, stop: threading.Event, *, open_page: bool = False)
         ValueError: another process serves this home; the home, the port, the database or the artifact
             store cannot be used; or Ray is not installed.
     """
-    with _locked(settings.home), bind_listener(settings) as listener:
+    is_here = settings.database_url.startswith("sqlite")
+    if is_here and (network := network_file_system(settings.home)) is not None:
+        raise ValueError(f"{settings.home} (DASL_HOME) {network}")
+    with held(settings.home), bind_listener(settings) as listener:
         settings = _for_local_ray(settings, listener.getsockname()[1])
         warn_if_exposed(settings)
         ray = LocalRay(settings.home / "ray", settings.home / "logs" / "ray.log")
@@ -167,30 +168,6 @@ def _serve(
             if (sentence := describe_unfinished(database)) is not None:
                 print(sentence, flush=True)
         database.dispose()
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """Create the home folder and hold its lock within the block."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        # Private, because it contains the database, and Ray's world-readable logs contain the environment of jobs.
-        home.chmod(0o700)
-    except OSError as error:
-        raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error
-    with (home / "serve.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            raise ValueError(
-                f"Process {lock.read().strip()} serves {home} already; stop it, or set DASL_HOME "
-                "to another folder"
-            ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
 
 
 def _for_local_ray(settings: Settings, port: int) -> Settings:

@@ -16,6 +16,12 @@ def count_queued(session: Session, account_id: str) -> int:
     return session.execute(query).scalar_one()
 
 
+def remove_unused(session: Session, tenant: str, name: str) -> None:
+    """Remove the tokens of a name that nobody has used."""
+    unused = Token.tenant == tenant, Token.name == name, Token.last_used_at.is_(None)
+    session.execute(delete(Token).where(*unused))
+
+
 def remove_expired_logins(session: Session, before: datetime, limit: int) -> int:
     """Remove up to `limit` tokens of logins that expired before a time; return their number.
 

@@ -31,6 +31,14 @@ def test_bootstrap_token_is_reused_after_restart(database: Database, tmp_path: P
     assert credential.scope == "operator"
 
 
+def test_killed_starts_leave_one_token(database: Database, tmp_path: Path) -> None:
+    """Each kill between a token's row and its file left an operator's token that never expires."""
+    first, second = (admin_token(database, tmp_path / "config.toml") for _ in range(2))
+    with database.read() as session:
+        assert repository.credential_by_hash(session, hash_token(first)) is None
+        assert repository.credential_by_hash(session, hash_token(second)) is not None
+
+
 def test_bootstrap_token_is_read_by_the_client(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

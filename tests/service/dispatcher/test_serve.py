@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -192,7 +193,7 @@ def test_second_start_resumes_jobs_of_killed_service_and_restarts_dead_ray(home:
 
     # A second service on the same home, and one on the same port.
     for env, complaint in (
-        ({}, f"Process {first.process.pid} serves {home.path / 'data'} already"),
+        ({}, f"Process {first.process.pid} of {socket.gethostname()} serves {home.path / 'data'}"),
         (
             {"DASL_HOME": str(home.path / "other"), "DASL_PORT": url.rpartition(":")[2]},
             "Address already in use",
