@@ -59,6 +59,7 @@ MaxGpus = Annotated[str | None, _option("Maximum number of GPUs in use.")]
 MaxPendingDatasets = Annotated[
     str | None, _option("Maximum number of data sets whose images are not all read.")
 ]
+MaxUploadedBytes = Annotated[str | None, _option("Maximum number of bytes of uploaded data sets.")]
 MaxPriority = Annotated[
     str | None, _option("Highest priority of a job.", is_valid=re.compile("-?[0-9]{1,9}").fullmatch)
 ]
@@ -90,7 +91,14 @@ def _limit(value: str) -> float | None:
     return int(value) if re.fullmatch("-?[0-9]+", value) else float(value)
 
 
-_LIMITS = ("max_queued_jobs", "max_running_jobs", "max_gpus", "max_priority", "max_hours")
+_LIMITS = (
+    "max_queued_jobs",
+    "max_running_jobs",
+    "max_gpus",
+    "max_priority",
+    "max_hours",
+    "max_uploaded_bytes",
+)
 
 
 @tenants.command("create")
@@ -102,9 +110,18 @@ def create_tenant(
     max_gpus: MaxGpus = None,
     max_priority: MaxPriority = None,
     max_hours: MaxHours = None,
+    max_uploaded_bytes: MaxUploadedBytes = None,
 ) -> None:
     """Create a tenant. For its first token, set DASL_TENANT and run `dasl tokens create`."""
-    changes = _changes(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
+    changes = _changes(
+        weight,
+        max_queued_jobs,
+        max_running_jobs,
+        max_gpus,
+        max_priority,
+        max_hours,
+        max_uploaded_bytes,
+    )
     with connect() as client:
         _print_tenant(client.tenants.create(name, **changes))
 
@@ -138,9 +155,18 @@ def set_limits(
     max_gpus: MaxGpus = None,
     max_priority: MaxPriority = None,
     max_hours: MaxHours = None,
+    max_uploaded_bytes: MaxUploadedBytes = None,
 ) -> None:
     """Change weight and limits of a tenant."""
-    changes = _changes(weight, max_queued_jobs, max_running_jobs, max_gpus, max_priority, max_hours)
+    changes = _changes(
+        weight,
+        max_queued_jobs,
+        max_running_jobs,
+        max_gpus,
+        max_priority,
+        max_hours,
+        max_uploaded_bytes,
+    )
     if not changes:
         raise typer.BadParameter("expected at least one limit, such as --max-gpus 8")
     with connect() as client:
@@ -183,6 +209,7 @@ def _print_tenant(tenant: TenantView) -> None:
         ("GPUs", tenant.max_gpus),
         ("priority", tenant.max_priority),
         ("hours", tenant.max_hours),
+        ("uploaded bytes", tenant.max_uploaded_bytes),
     ]
     share = [("name", tenant.name), ("weight", f"{tenant.weight:g}")]
     described = [
@@ -271,6 +298,7 @@ _QUOTAS = (
     "max_running_jobs",
     "max_gpus",
     "max_pending_datasets",
+    "max_uploaded_bytes",
     "expires_in_days",
 )
 
@@ -283,6 +311,7 @@ def create_token(
     max_running_jobs: MaxRunningJobs = None,
     max_gpus: MaxGpus = None,
     max_pending_datasets: MaxPendingDatasets = None,
+    max_uploaded_bytes: MaxUploadedBytes = None,
     expires_in_days: ExpiresInDays = None,
     user: Annotated[
         str | None,
@@ -297,7 +326,7 @@ def create_token(
     By default it may have 1000 queued jobs and 100 data sets whose images are not all read. It expires
     when your own token does; an operator's tokens do not expire.
     """
-    quotas = (max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets)
+    quotas = (max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, max_uploaded_bytes)
     changes = _limits(_QUOTAS, (*quotas, expires_in_days))
     if user is not None:
         changes["user_id"] = None if user == "none" else user
@@ -328,10 +357,11 @@ def set_quotas(
     max_running_jobs: MaxRunningJobs = None,
     max_gpus: MaxGpus = None,
     max_pending_datasets: MaxPendingDatasets = None,
+    max_uploaded_bytes: MaxUploadedBytes = None,
     expires_in_days: ExpiresInDays = None,
 ) -> None:
     """Change the quotas and the expiry of a token."""
-    quotas = (max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets)
+    quotas = (max_queued_jobs, max_running_jobs, max_gpus, max_pending_datasets, max_uploaded_bytes)
     changes = _limits(_QUOTAS, (*quotas, expires_in_days))
     if not changes:
         raise typer.BadParameter("expected at least one quota, such as --max-running-jobs 2")
@@ -363,5 +393,6 @@ def _described(token: TokenView) -> str | None:
         "running jobs": token.max_running_jobs,
         "GPUs": token.max_gpus,
         "pending data sets": token.max_pending_datasets,
+        "uploaded bytes": token.max_uploaded_bytes,
     }
     return ", ".join(f"{n} {unit}" for unit, n in quotas.items() if n is not None) or None

@@ -66,6 +66,8 @@ def register_dataset(
                 uploads.check_room(session, upload, request.free_bytes)
             uploads.begin(dataset, upload, context.storage)
 
+    if (upload := request.dataset.upload) is not None:
+        uploads.check_quotas(session, caller, upload.size)
     dataset = service.register(session, caller, request.dataset, begin_upload)
     response.headers["Location"] = f"/v1/datasets/{dataset.id}"
     return DatasetView.model_validate(dataset)

@@ -20,6 +20,13 @@ def lock_tenant(session: Session, name: str) -> bool:
     return session.scalar(query.with_for_update(read=True, key_share=True)) is not None
 
 
+def lock_tenant_bytes(session: Session, name: str) -> int | None:
+    """Return a tenant's limit of uploaded bytes; `None`: unlimited. With a limit, its row stays locked."""
+    limit = Tenant.max_uploaded_bytes
+    query = select(limit).where(Tenant.name == name, limit.is_not(None))
+    return session.scalar(query.with_for_update())
+
+
 def lock_quota(
     session: Session,
     quota: InstrumentedAttribute[int | None],

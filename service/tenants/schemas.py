@@ -8,11 +8,13 @@ from pydantic import AfterValidator, Field, StringConstraints
 from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.errors import LINE_PATTERN
 from service.api.changes import Changes
+from service.wire.checkpoints import MAX_SIZE
 
 # `dasl db admin-token` names a tenant with any line of text.
 TenantName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
 
 Quota = Annotated[int | None, Field(ge=0, le=1_000_000)]
+Bytes = Annotated[int | None, Field(ge=0, le=MAX_SIZE)]
 
 
 def _plain(name: str) -> str:
@@ -31,6 +33,7 @@ class Limits(StrictModel):
     max_gpus: Quota = None
     max_priority: Annotated[int | None, Field(ge=-1000, le=1000)] = None
     max_hours: Annotated[float | None, Field(gt=0, le=100_000)] = None
+    max_uploaded_bytes: Bytes = None
 
 
 class TenantRequest(Limits):

@@ -11,7 +11,7 @@ from service.api.changes import Changes
 from service.api.parameters import Moment
 from service.api.problems import field_problem
 from service.credentials import Scope
-from service.tenants.schemas import Quota
+from service.tenants.schemas import Bytes, Quota
 
 TokenName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
 
@@ -31,6 +31,7 @@ class Quotas(StrictModel):
     max_running_jobs: Quota = None
     max_gpus: Quota = None
     max_pending_datasets: Quota = None
+    max_uploaded_bytes: Bytes = None
 
 
 class DefaultQuotas(Quotas):

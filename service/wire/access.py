@@ -18,6 +18,7 @@ class TenantView(Answer):
     max_gpus: int | None
     max_priority: int | None
     max_hours: float | None
+    max_uploaded_bytes: int | None = None
     created_at: datetime
     disabled_at: datetime | None
 
@@ -48,6 +49,7 @@ class TokenView(Answer):
     max_running_jobs: int | None
     max_gpus: int | None
     max_pending_datasets: int | None
+    max_uploaded_bytes: int | None = None
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

@@ -410,14 +410,41 @@ def test_uploads_count_as_pending_and_need_room(api: Api, monkeypatch: pytest.Mo
     refused(begin(api, 10, name="another"), 429, None, "quota-exceeded")
     api.client.headers.update(api.token("submit"))
     monkeypatch.setattr(free_space, "free_bytes", lambda _: free_space.FULL_BYTES + 7000)
-    refused(begin(api, 2001, name="too large"), 507, None, "storage-full")
-    assert begin(api, 2000, name="fits").status_code == 201
-    refused(begin(api, 1, name="too much"), 507, None, "storage-full")
-    with api.database.write() as session:
-        for row in session.scalars(select(Dataset)):
-            row.upload_received_at = datetime(2026, 1, 1, tzinfo=UTC)
-    # Nobody sends these any more: they do not keep others from uploading.
-    assert begin(api, 7000, name="another").status_code == 201
+    # What was declared reserves no room until something of it was sent, or one request an hour would stop everybody.
+    assert begin(api, 7000, name="declared").status_code == 201
+
+    def sent(at: datetime) -> None:
+        with api.database.write() as session:
+            row = session.scalars(select(Dataset).where(Dataset.upload_size == 5000)).one()
+            row.upload_received, row.upload_received_at = 1, at
+
+    sent(datetime.now(UTC))
+    refused(begin(api, 2002, name="too large"), 507, None, "storage-full")
+    assert begin(api, 2001, name="fits").status_code == 201
+    sent(datetime(2026, 1, 1, tzinfo=UTC))
+    assert begin(api, 7000, name="abandoned").status_code == 201
+
+
+def test_uploads_of_a_tenant_and_a_token_have_a_limit(api: Api) -> None:
+    """A token could send 100 files of 200 GB to the disk of all tenants."""
+    api.client.headers.update(api.token("submit", max_uploaded_bytes=3000))
+    assert begin(api, 2000).status_code == 201
+    problem = refused(begin(api, 1001, name="b"), 429, None, "quota-exceeded")
+    assert (problem["quota"], problem["limit"], problem["used"]) == (
+        "max_uploaded_bytes",
+        3000,
+        2000,
+    )
+    assert begin(api, 1000, name="c").status_code == 201
+    api.client.headers.update(api.token("operator"))
+    path = "/v1/tenants/default"
+    changed = api.client.patch(path, json={"max_uploaded_bytes": 4000})
+    assert changed.json()["max_uploaded_bytes"] == 4000
+    problem = refused(begin(api, 1001, name="d"), 429, None, "quota-exceeded")
+    assert "the tenant default is 4000, and its uploads have 3000 bytes" in problem["detail"]
+    removed = begin(api, 1000, name="e").json()["id"]
+    assert api.client.delete(f"/v1/datasets/{removed}").status_code == 204
+    assert begin(api, 1000, name="f").status_code == 201
 
 
 def test_disk_is_asked_for_its_room_outside_of_transactions(

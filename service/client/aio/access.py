@@ -14,6 +14,7 @@ class Quotas(TypedDict, total=False):
     max_running_jobs: int | None
     max_gpus: int | None
     max_pending_datasets: int | None
+    max_uploaded_bytes: int | None
 
 
 class TokenChanges(Quotas, total=False):
@@ -39,6 +40,7 @@ class TenantLimits(TypedDict, total=False):
     max_gpus: int | None
     max_priority: int | None
     max_hours: float | None
+    max_uploaded_bytes: int | None
 
 
 class UserChanges(TypedDict, total=False):

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Dataset, UploadChunk
+from service.db.models import Dataset, Token, UploadChunk
 from service.db.rows import changed
 from service.outbox import repository as outbox
 from service.states import DatasetState
@@ -57,10 +57,28 @@ def chunks(session: Session, dataset_id: str) -> Sequence[UploadChunk]:
 
 
 def outstanding_bytes(session: Session, since: datetime) -> int:
-    """Return the missing bytes of unfinished uploads that began or got a chunk after a time."""
+    """Return the missing bytes of unfinished uploads that got a chunk after a time."""
     missing = func.sum(Dataset.upload_size - Dataset.upload_received)
-    active = Dataset.upload_received_at > since
-    return int(session.scalar(select(missing).where(*_UPLOADING, active)) or 0)
+    active = (Dataset.upload_received > 0, Dataset.upload_received_at > since)
+    return int(session.scalar(select(missing).where(*_UPLOADING, *active)) or 0)
+
+
+def of_tenant(tenant: str) -> ColumnElement[bool]:
+    """Select the data sets of a tenant."""
+    return Dataset.tenant == tenant
+
+
+def of_account(token_id: str, user_id: str | None) -> ColumnElement[bool]:
+    """Select the data sets that a token, or any token of its user, registered."""
+    if user_id is None:
+        return Dataset.token_id == token_id
+    return Dataset.token_id.in_(select(Token.id).where(Token.user_id == user_id))
+
+
+def uploaded_bytes(session: Session, selected: ColumnElement[bool]) -> int:
+    """Return the declared bytes of the uploads among data sets, finished or not."""
+    declared = select(func.sum(Dataset.upload_size)).where(selected, Dataset.deleted_at.is_(None))
+    return int(session.scalar(declared) or 0)
 
 
 def complete(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:

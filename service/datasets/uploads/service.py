@@ -14,7 +14,8 @@ from typing import NamedTuple
 from sqlalchemy.orm import Session
 
 from dasl_core.spec.source import REMOTE_SCHEMES
-from service.api.problems import Problem, field_problem
+from service.api.auth import Caller
+from service.api.problems import Problem, field_problem, quota_exceeded
 from service.artifacts import free_space
 from service.artifacts.storage import Storage
 from service.datasets import repository as datasets
@@ -22,7 +23,8 @@ from service.datasets.schemas import UploadRequest
 from service.datasets.service import get
 from service.datasets.uploads import repository
 from service.datasets.uploads.files import Busy, UploadFiles, is_full, upload_files
-from service.db.models import Dataset
+from service.db.locks import lock_quota, lock_tenant_bytes
+from service.db.models import Dataset, Token
 from service.db.session import Database
 from service.object_store import StoreError
 from service.settings import Settings
@@ -53,8 +55,8 @@ class Part(NamedTuple):
         return f"bytes {self.start}-{self.stop - 1}/{self.total}"
 
 
-# An upload without a new chunk for this time reserves no room.
-_ACTIVE = timedelta(hours=1)
+# An upload without a new chunk for this time reserves no room, and neither does one of which nothing was sent.
+_ACTIVE = timedelta(minutes=10)
 
 
 def measure_room(upload: UploadRequest, settings: Settings) -> int | None:
@@ -79,7 +81,7 @@ def measure_room(upload: UploadRequest, settings: Settings) -> int | None:
 
 
 def check_room(session: Session, upload: UploadRequest, free: int) -> None:
-    """Check that `free` bytes suffice for a file and the other uploads of the last hour.
+    """Check that `free` bytes suffice for a file and the rest of those that are being sent.
 
     Raises:
         Problem: 507, the disk is too full.
@@ -92,6 +94,32 @@ def check_room(session: Session, upload: UploadRequest, free: int) -> None:
             f"{upload.size}. Make room there, or delete uploads that are not needed"
         )
         raise Problem(507, "storage-full", detail)
+
+
+def check_quotas(session: Session, caller: Caller, size: int) -> None:
+    """Check that the tenant and the token may have uploads of `size` more bytes; they count as declared.
+
+    Locks the tenant's row, so call it before other locks are taken.
+
+    Raises:
+        Problem: 429.
+    """
+    field = "max_uploaded_bytes"
+    of_tenant = lock_tenant_bytes(session, caller.tenant)
+    of_token = lock_quota(session, Token.max_uploaded_bytes, caller.token_id, caller.user_id)
+    for whose, limit, uploads in (
+        (f"the tenant {caller.tenant}", of_tenant, repository.of_tenant(caller.tenant)),
+        ("this token", of_token, repository.of_account(caller.token_id, caller.user_id)),
+    ):
+        if limit is None:
+            continue
+        used = repository.uploaded_bytes(session, uploads)
+        if used + size > limit:
+            detail = (
+                f"{field} of {whose} is {limit}, and its uploads have {used} bytes; this one has {size}. Remove data sets "
+                "that are not needed (dasl datasets rm)"
+            )
+            raise quota_exceeded(field, limit, used, detail)
 
 
 def begin(dataset: Dataset, upload: UploadRequest, storage: Storage) -> None:

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import Double, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Double, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
@@ -26,6 +26,7 @@ class Token(Base):
     max_running_jobs: Mapped[int | None]
     max_gpus: Mapped[int | None]
     max_pending_datasets: Mapped[int | None]
+    max_uploaded_bytes: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
@@ -112,6 +113,7 @@ class Tenant(Base):
     max_gpus: Mapped[int | None]
     max_priority: Mapped[int | None]
     max_hours: Mapped[float | None] = mapped_column(Double)
+    max_uploaded_bytes: Mapped[int | None] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
     # Whether its tokens are refused.
     disabled_at: Mapped[datetime | None]
