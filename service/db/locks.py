@@ -24,7 +24,7 @@ def lock_tenant_bytes(session: Session, name: str) -> int | None:
     """Return a tenant's limit of uploaded bytes; `None`: unlimited. With a limit, its row stays locked."""
     limit = Tenant.max_uploaded_bytes
     query = select(limit).where(Tenant.name == name, limit.is_not(None))
-    return session.scalar(query.with_for_update())
+    return session.scalar(query.with_for_update(key_share=True))
 
 
 def lock_quota(
