@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.doctor import MISSING, Finding
+from service.mounts import network_file_system
 
 # Of `service.artifacts.free_space`, which a client-only install cannot import.
 FULL_BYTES = 32 << 20
@@ -45,8 +46,6 @@ def _home(home: Path) -> Finding:
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         remedy = "Allow this user to write there, or set DASL_HOME to another folder"
         return Finding("home", "fail", f"{home} is not writable", remedy)
-    from service.embedded.home import network_file_system  # no part of the client
-
     if (network := network_file_system(folder)) is not None:
         return Finding("home", "fail", f"{home} {network}", "Set DASL_HOME")
     return Finding("home", "ok", str(home) if folder == home else f"{home} {MISSING}")

@@ -15,8 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 from service import log_records
-from service.embedded.home import held, network_file_system
+from service.embedded.home import held
 from service.embedded.local_ray import LocalRay
+from service.mounts import network_file_system
 from service.server.listener import bind_listener, warn_if_exposed
 from service.settings import CURRENT_NODES, Settings, read_settings, warn_of_misspelled_variables
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from service import mounts
 from service.embedded import home
 from service.embedded.serve import serve
 from service.settings import Settings
@@ -23,7 +24,7 @@ def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder on NFS, as the system's table of mounts has it."""
     table = tmp_path / "mountinfo"
     table.write_text(MOUNTS.format(nfs=tmp_path / "nfs", other=tmp_path / "other"))
-    monkeypatch.setattr(home, "_MOUNTS", table)
+    monkeypatch.setattr(mounts, "_MOUNTS", table)
     return tmp_path / "nfs"
 
 
@@ -37,7 +38,7 @@ def test_network_file_systems_are_known(mounted: Path) -> None:
         "../other/x": "fuse.sshfs",
     }
     for folder, kind in kinds.items():
-        found = home.network_file_system(mounted / folder)
+        found = mounts.network_file_system(mounted / folder)
         assert (f"({kind})" in found) if found else kind is None, folder
 
 
