@@ -1,4 +1,9 @@
-"""Row locks that several packages take."""
+"""Row locks that several packages take.
+
+A transaction that takes several takes them in one order: tenant, token, user, job, checkpoint, data set, and then rows
+that belong to one of these. Two that take them in different orders wait for each other, and the database ends one of
+them (`tests/service/test_lock_order.py`).
+"""
 
 from sqlalchemy import select
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -25,6 +30,11 @@ def lock_tenant_bytes(session: Session, name: str) -> int | None:
     limit = Tenant.max_uploaded_bytes
     query = select(limit).where(Tenant.name == name, limit.is_not(None))
     return session.scalar(query.with_for_update(key_share=True))
+
+
+def lock_token(session: Session, token_id: str) -> None:
+    """Lock a token until the transaction ends, so that two concurrent requests cannot both take the last place."""
+    session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
 
 
 def lock_quota(

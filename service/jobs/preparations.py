@@ -9,7 +9,7 @@ from service.api.auth import Caller
 from service.api.problems import not_found
 from service.datasets import repository as datasets
 from service.datasets import service as datasets_service
-from service.db.locks import lock_tenant
+from service.db.locks import lock_tenant, lock_token
 from service.db.models import Preparation
 from service.jobs import submission
 from service.jobs.path_checks import CheckedSpec
@@ -36,6 +36,7 @@ def submit(
     """
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
+    lock_token(session, caller.token_id)
     dataset = datasets_service.get(session, caller.tenant, checked.spec.dataset)
     # Serialize concurrent requests.
     if datasets.lock(session, dataset.id) is None:

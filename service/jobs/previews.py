@@ -11,7 +11,7 @@ from service import ids
 from service.api.auth import Caller
 from service.api.problems import not_found, spec_problem
 from service.datasets import service as datasets
-from service.db.locks import lock_tenant
+from service.db.locks import lock_tenant, lock_token
 from service.db.models import Preview
 from service.db.rows import one
 from service.jobs import idempotency, submission
@@ -71,6 +71,7 @@ def submit(
     )
     if (replay := keyed.replay(session)) is not None:
         return replay, True
+    lock_token(session, caller.token_id)
     datasets.get(session, caller.tenant, dataset_id)
     planned = submission.plan(session, caller, checked, cluster_limit, lock=True)
     check_pending(session, previews, caller)

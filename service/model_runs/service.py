@@ -15,7 +15,7 @@ from service.checkpoints import repository as checkpoints
 from service.checkpoints import service as checkpoints_service
 from service.datasets.versions import repository as versions
 from service.datasets.versions.service import find_ready
-from service.db.locks import lock_tenant
+from service.db.locks import lock_tenant, lock_token
 from service.db.models import Checkpoint, DatasetVersion, ModelRun
 from service.model_runs.schemas import EmbeddingRequest, EvaluationRequest, ExportRequest
 from service.protocol import EmbeddingSettings, ExportSettings, ModelRunKind
@@ -56,6 +56,7 @@ def export(
     """Queue an export of a checkpoint; see `_queue`."""
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
+    lock_token(session, caller.token_id)
     settings = ExportSettings(format=request.format).model_dump()
     return _queue(session, caller, checkpoint, "export", settings, None)
 
@@ -75,8 +76,10 @@ def _images(
     """
     if not lock_tenant(session, caller.tenant):
         raise not_found("tenant", caller.tenant)
+    lock_token(session, caller.token_id)
     job = checkpoints.get_job(session, checkpoint.id)
     spec = job.resolved_spec
+    checkpoints.lock(session, checkpoint)  # before the data set: see `service.db.locks`
     name = request.dataset if request.version is None else f"{request.dataset}@{request.version}"
     _, version = find_ready(session, caller.tenant, name, "dataset", lock=True)
     facts = DatasetFacts.model_validate(version.facts)

@@ -23,7 +23,6 @@ from service.db.models import (
     Search,
     SearchRun,
     Task,
-    Token,
 )
 from service.ids import Prefix
 from service.outbox import repository as outbox
@@ -91,12 +90,7 @@ class Tasks(Generic[T]):
         return rows.one(session, self._select(), task_id, lock=True)
 
     def count_pending(self, session: Session, token_id: str) -> int:
-        """Count a token's queued and running tasks.
-
-        The token's row stays locked until the transaction ends, so that two concurrent requests cannot both take
-        the last place.
-        """
-        session.execute(select(Token.id).where(Token.id == token_id).with_for_update())
+        """Count a token's queued and running tasks."""
         pending = self.awaited().where(self.row.token_id == token_id).subquery()
         return session.execute(select(func.count()).select_from(pending)).scalar_one()
 
