@@ -3,7 +3,7 @@
 from service.db.session import Database
 from service.observability import repository
 from service.scheduling.nodes import Cluster
-from service.states import TERMINAL, JobStatus
+from service.states import JobStatus
 
 
 def describe_cluster(cluster: Cluster) -> str:
@@ -17,11 +17,7 @@ def describe_unfinished(database: Database) -> str | None:
     """Describe the jobs that the next start continues; None if there are none. Paused jobs do not count."""
     with database.read() as session:
         counts = repository.jobs_by_status(session)
-    number = sum(
-        count
-        for status, count in counts.items()
-        if status not in TERMINAL and status != JobStatus.PAUSED
-    )
+    number = sum(count for status, count in counts.items() if status != JobStatus.PAUSED)
     if not number:
         return None
     return f"{number} job{'s continue' if number > 1 else ' continues'} at the next start."

@@ -7,8 +7,10 @@ Only requests are counted in this process.
 import platform
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import (
@@ -26,10 +28,11 @@ from service.db import leases
 from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot
 from service.observability import repository
+from service.observability.repository import AttemptEnd, AttemptStart
 from service.observability.tenants import TenantUse, read_tenants
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
-from service.states import LIVE_ATTEMPT, AttemptState, DatasetState, JobStatus
+from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState, JobStatus
 
 _LATENCY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _WAIT_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
@@ -71,43 +74,70 @@ class ProcessMetrics:
         )
 
 
-class QueueWaits:
-    """Histogram of the time that jobs waited for their first attempt.
+_Event = TypeVar("_Event", AttemptStart, AttemptEnd)
+# Rows become visible some time after the time that they have: their transaction ends, and clocks differ.
+_LATE = timedelta(minutes=5)
 
-    Reads only new attempts since the last update, as the table grows without bound.
+
+class AttemptCounts:
+    """Counters of the attempts that began and ended since this process started, and of how long their jobs waited.
+
+    Each update reads what is new, because the table grows without bound. Prometheus expects that a counter begins again
+    with its process; the increases are those of all API processes.
     """
 
     def __init__(self) -> None:
-        self._since = datetime.fromtimestamp(0, UTC)
-        self._counts = [0] * (len(_WAIT_SECONDS) + 1)
-        self._sum = 0.0
+        self._started = datetime.now(UTC)
+        self._begun: dict[tuple[str, int], datetime] = {}
+        self._ended: dict[tuple[str, int], datetime] = {}
+        self._waits = [0] * (len(_WAIT_SECONDS) + 1)
+        self._waited = 0.0
+        self.restarts = 0
+        self.outcomes: Counter[tuple[str, str]] = Counter()
 
     def update(self, session: Session) -> None:
-        """Count the attempts that began since the last update."""
-        for job_id, began_at in repository.first_attempts(session, self._since):
-            seconds = max(0.0, (began_at - ids.created_at(job_id)).total_seconds())
-            self._counts[bisect_left(_WAIT_SECONDS, seconds)] += 1
-            self._sum += seconds
-            self._since = began_at
+        """Count the attempts that began or ended since the last update."""
+        for begun in self._new(self._begun, partial(repository.begun_attempts, session)):
+            if begun.number > 1:
+                self.restarts += 1
+                continue
+            seconds = max(0.0, (begun.at - ids.created_at(begun.job_id)).total_seconds())
+            self._waits[bisect_left(_WAIT_SECONDS, seconds)] += 1
+            self._waited += seconds
+        for ended in self._new(self._ended, partial(repository.ended_attempts, session)):
+            error = ended.error_type
+            reason = "none" if error is None else error if error in REASONS else "other"
+            self.outcomes[ended.state, reason] += 1
 
-    def metric(self) -> Metric:
-        """Return the histogram; its buckets are cumulative."""
+    def _new(
+        self, seen: dict[tuple[str, int], datetime], read: Callable[[datetime], Sequence[_Event]]
+    ) -> Iterator[_Event]:
+        since = max(self._started, max(seen.values(), default=self._started) - _LATE)
+        for key in [key for key, at in seen.items() if at < since]:
+            del seen[key]
+        for event in read(since):
+            if (event.job_id, event.number) not in seen:
+                seen[event.job_id, event.number] = event.at
+                yield event
+
+    def waits(self) -> Metric:
+        """Return the histogram of waits; its buckets are cumulative."""
         bounds = [*map(str, map(float, _WAIT_SECONDS)), "+Inf"]
-        below = [sum(self._counts[: index + 1]) for index in range(len(bounds))]
+        below = [sum(self._waits[: index + 1]) for index in range(len(bounds))]
         return HistogramMetricFamily(
             "dasl_queue_wait_seconds",
             "From a job's submission to the start of its first attempt.",
             buckets=list(zip(bounds, below, strict=True)),
-            sum_value=self._sum,
+            sum_value=self._waited,
         )
 
 
-def stored_metrics(session: Session, waits: QueueWaits, *, names_tenants: bool) -> list[Metric]:
+def stored_metrics(session: Session, counts: AttemptCounts, *, names_tenants: bool) -> list[Metric]:
     """Read the metrics that the database has, those by tenant if `names_tenants`."""
     now, cluster = datetime.now(UTC), scheduling.snapshot(session)
     return [
-        *_job_metrics(session, waits, now),
-        *_attempt_metrics(session, now),
+        *_job_metrics(session, counts, now),
+        *_attempt_metrics(session, counts, now),
         *_cluster_metrics(session, cluster, now),
         *_dispatcher_metrics(cluster, now),
         *_dataset_metrics(session, now),
@@ -146,20 +176,20 @@ class Scrape(Collector):
         yield from self._stored
 
 
-def _job_metrics(session: Session, waits: QueueWaits, now: datetime) -> Iterator[Metric]:
-    counts = repository.jobs_by_status(session)
-    jobs = {str(status): counts.get(status, 0) for status in JobStatus}
-    yield _gauges("dasl_jobs", "Jobs in each state.", "status", jobs)
+def _job_metrics(session: Session, counts: AttemptCounts, now: datetime) -> Iterator[Metric]:
+    live = repository.jobs_by_status(session)
+    jobs = {str(status): live.get(status, 0) for status in JobStatus if status not in TERMINAL}
+    yield _gauges("dasl_jobs", "Jobs that have not ended, by status.", "status", jobs)
     yield _gauge(
         "dasl_queue_oldest_wait_seconds",
         "Longest current wait of a job for its first or next attempt; 0 if none waits.",
         _age(now, _oldest_in_queue(session)),
     )
-    waits.update(session)
-    yield waits.metric()
+    counts.update(session)
+    yield counts.waits()
 
 
-def _attempt_metrics(session: Session, now: datetime) -> Iterator[Metric]:
+def _attempt_metrics(session: Session, counts: AttemptCounts, now: datetime) -> Iterator[Metric]:
     attempts = repository.attempts_by_state(session)
     live = {str(name): attempts.get(name, 0) for name in sorted(LIVE_ATTEMPT)}
     yield _gauges("dasl_live_attempts", "Attempts that have not ended.", "state", live)
@@ -169,19 +199,16 @@ def _attempt_metrics(session: Session, now: datetime) -> Iterator[Metric]:
         labels=["outcome", "reason"],
     )
     # Emit each series from the start, so that its first increase is visible.
-    counts = Counter({(str(name), "none"): 0 for name in set(AttemptState) - LIVE_ATTEMPT})
+    outcomes = {(str(name), "none"): 0 for name in set(AttemptState) - LIVE_ATTEMPT}
     for failure in (AttemptState.FAILED, AttemptState.LOST):
-        counts.update({(str(failure), reason): 0 for reason in (*REASONS, "other")})
-    for (name, error_type), count in repository.ended_attempts(session).items():
-        reason = "none" if error_type is None else error_type if error_type in REASONS else "other"
-        counts[name, reason] += count
-    for labels, count in sorted(counts.items()):
+        outcomes |= {(str(failure), reason): 0 for reason in (*REASONS, "other")}
+    for labels, count in sorted({**outcomes, **counts.outcomes}.items()):
         ended.add_metric(labels, count)
     yield ended
     yield CounterMetricFamily(
         "dasl_restarts",
         "Attempts after the first of their job: retries and resumes.",
-        value=repository.later_attempts(session),
+        value=counts.restarts,
     )
     yield _gauge(
         "dasl_attempt_start_age_seconds",

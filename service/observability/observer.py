@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.artifacts import free_space
 from service.cluster import service as cluster
 from service.db.session import Database
-from service.observability.metrics import ProcessMetrics, QueueWaits, Scrape, stored_metrics
+from service.observability.metrics import AttemptCounts, ProcessMetrics, Scrape, stored_metrics
 from service.observability.probe import Probe
 from service.settings import Settings
 from service.states import READY
@@ -29,7 +29,7 @@ class Observer:
     def __init__(self, version: str, settings: Settings, database: Database) -> None:
         self.process = ProcessMetrics()
         self._version, self._settings, self._database = version, settings, database
-        self._waits = QueueWaits()
+        self._counts = AttemptCounts()
         self._readiness = Probe(self._run_checks)
         self._stored = Probe(self._read_metrics)
 
@@ -49,8 +49,11 @@ class Observer:
         try:
             checks, stored = await self._stored.result(_SCRAPE_SECONDS)
         except (TimeoutError, SQLAlchemyError):
-            # Leave out dispatcher and Ray, because unknown is not the same as down.
-            checks, stored = {"database": "away"}, ()
+            try:  # A database that is slow, or refuses one statement, works.
+                checks, stored = await self._readiness.result(_PROBE_SECONDS), ()
+            except (TimeoutError, SQLAlchemyError):
+                # Leave out dispatcher and Ray, because unknown is not the same as down.
+                checks, stored = {"database": "away"}, ()
         up = {component: result in READY for component, result in checks.items()}
         return generate_latest(Scrape(self._version, self.process, up, stored))
 
@@ -63,7 +66,7 @@ class Observer:
             checks = cluster.readiness(session, self._settings, full=self._database.is_full)
             # Names of tenants must not be public.
             names_tenants = self._settings.metrics_token is not None
-            return checks, stored_metrics(session, self._waits, names_tenants=names_tenants)
+            return checks, stored_metrics(session, self._counts, names_tenants=names_tenants)
 
     def _database_failed(self, database: str) -> Checks:
         unknown = "unknown, as the database cannot be read"

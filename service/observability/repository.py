@@ -1,13 +1,32 @@
-"""SQL of the metrics: a few grouped queries over indexes, cheap enough for every scrape."""
+"""SQL of the metrics: queries over indexes of what has not ended, or is new since the last scrape."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
-from sqlalchemy import Row, Select, func, or_, select
+from sqlalchemy import Select, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Dataset, Event, Job, UtcDateTime
-from service.states import LIVE_ATTEMPT, AttemptState, DatasetState, JobStatus
+from service.db.models import WAITING_FIRST, Attempt, Dataset, Event, Job, UtcDateTime
+from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState, JobStatus
+
+
+class AttemptStart(NamedTuple):
+    """An attempt that was created at a time."""
+
+    job_id: str
+    number: int
+    at: datetime
+
+
+class AttemptEnd(NamedTuple):
+    """An attempt that ended at a time."""
+
+    job_id: str
+    number: int
+    at: datetime
+    state: str
+    error_type: str | None
 
 
 def _counts(session: Session, query: Select[str, int]) -> dict[str, int]:
@@ -15,7 +34,9 @@ def _counts(session: Session, query: Select[str, int]) -> dict[str, int]:
 
 
 def jobs_by_status(session: Session) -> dict[str, int]:
-    query = select(Job.status, func.count()).where(Job.deleted_at.is_(None))
+    """Number of jobs that have not ended by status."""
+    live = [status for status in JobStatus if status not in TERMINAL]
+    query = select(Job.status, func.count()).where(Job.status.in_(live), Job.deleted_at.is_(None))
     return _counts(session, query.group_by(Job.status))
 
 
@@ -25,20 +46,29 @@ def attempts_by_state(session: Session) -> dict[str, int]:
     return _counts(session, query.group_by(Attempt.state))
 
 
-def ended_attempts(session: Session) -> dict[tuple[str, str | None], int]:
-    """Number of ended attempts by (state, type of the error)."""
+def ended_attempts(session: Session, since: datetime) -> Sequence[AttemptEnd]:
+    """Return the attempts that ended at a time or later."""
     rows = session.execute(
-        select(Attempt.state, Attempt.error_type, func.count())
-        .where(Attempt.state.not_in(LIVE_ATTEMPT))
-        .group_by(Attempt.state, Attempt.error_type)
+        select(
+            Attempt.job_id, Attempt.number, Attempt.finished_at, Attempt.state, Attempt.error_type
+        ).where(Attempt.finished_at >= since)
     )
-    return {(row[0], row[1]): row[2] for row in rows}
+    return [AttemptEnd(*row) for row in rows]
+
+
+def begun_attempts(session: Session, since: datetime) -> Sequence[AttemptStart]:
+    """Return the attempts that were created at a time or later."""
+    rows = session.execute(
+        select(Attempt.job_id, Attempt.number, Attempt.created_at).where(
+            Attempt.created_at >= since
+        )
+    )
+    return [AttemptStart(*row) for row in rows]
 
 
 def first_in_queue(session: Session) -> str | None:
     """Id of the oldest job that waits for its first attempt."""
-    waiting = select(func.min(Job.id)).where(Job.status == JobStatus.QUEUED, Job.attempt == 0)
-    return session.scalar(waiting)
+    return session.scalar(select(func.min(Job.id)).where(text(WAITING_FIRST)))
 
 
 def oldest_requeued(session: Session) -> datetime | None:
@@ -102,18 +132,3 @@ def oldest_start(session: Session) -> datetime | None:
     """Return the start of the oldest live attempt that has not reported."""
     silent = LIVE_ATTEMPT - {AttemptState.RUNNING}
     return session.scalar(select(func.min(Attempt.created_at)).where(Attempt.state.in_(silent)))
-
-
-def later_attempts(session: Session) -> int:
-    """Number of attempts after the first of their job."""
-    return session.scalar(select(func.count()).where(Attempt.number > 1)) or 0
-
-
-def first_attempts(session: Session, since: datetime) -> Iterable[Row[str, datetime]]:
-    """Return (job id, start) of the first attempts that started after `since`, oldest first."""
-    return session.execute(
-        select(Attempt.job_id, Attempt.created_at)
-        .where(Attempt.number == 1, Attempt.created_at > since)
-        .order_by(Attempt.created_at)
-        .execution_options(yield_per=1000)
-    )

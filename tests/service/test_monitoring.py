@@ -4,7 +4,8 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -75,17 +76,28 @@ def test_store_that_hangs_is_not_ready(api: Api, answered_before: bool) -> None:
     )
 
 
-def scrape(api: Api) -> Samples:
+@contextmanager
+def scraping(api: Api) -> Iterator[Callable[[], Samples]]:
+    """Start an API process, whose counters begin now; yields what reads its metrics."""
     settings = api.settings.model_copy(update={"metrics_token": SecretStr("scraper")})
-    samples: Samples = {}
     with TestClient(create_app(settings, api.database)) as client:
         client.get("/livez")
-        answer = client.get("/metrics", headers={"Authorization": "Bearer scraper"})
-        assert answer.status_code == 200, answer.text
-    for family in text_string_to_metric_families(answer.text):
-        for sample in family.samples:
-            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return samples
+
+        def read() -> Samples:
+            samples: Samples = {}
+            answer = client.get("/metrics", headers={"Authorization": "Bearer scraper"})
+            assert answer.status_code == 200, answer.text
+            for family in text_string_to_metric_families(answer.text):
+                for sample in family.samples:
+                    samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+            return samples
+
+        yield read
+
+
+def scrape(api: Api) -> Samples:
+    with scraping(api) as read:
+        return read()
 
 
 def one(samples: Samples, name: str, **labels: str) -> float:
@@ -111,13 +123,14 @@ def test_dispatcher_report_and_store_are_metrics(api: Api) -> None:
 
 def test_reasons_are_bounded(api: Api) -> None:
     api.dataset()
-    for kind in ("hang", "hang", "MyOwnError", "x" * 150):
-        job = api.submit()["id"]
-        api.start(job)
-        with api.database.write() as session:
-            ending = Ending("failed", {"type": kind, "message": "m"}, Retry.NEVER)
-            lifecycle.finish_attempt(session, job, 1, ending)
-    samples = scrape(api)
+    with scraping(api) as read:
+        for kind in ("hang", "hang", "MyOwnError", "x" * 150):
+            job = api.submit()["id"]
+            api.start(job)
+            with api.database.write() as session:
+                ending = Ending("failed", {"type": kind, "message": "m"}, Retry.NEVER)
+                lifecycle.finish_attempt(session, job, 1, ending)
+        samples = read()
     assert one(samples, "dasl_attempts_total", outcome="failed", reason="hang") == 2
     assert one(samples, "dasl_attempts_total", outcome="failed", reason="other") == 2
     reasons = {labels["reason"] for labels, _ in samples["dasl_attempts_total"]}

@@ -16,6 +16,7 @@ from service.db.models.datasets import Dataset, DatasetVersion, UploadChunk
 from service.db.models.jobs import (
     OLD_CHECKPOINTS,
     UNTHINNED,
+    WAITING_FIRST,
     Experiment,
     IdempotencyKey,
     Job,

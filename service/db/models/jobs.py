@@ -12,6 +12,8 @@ from service.db.models.base import Base, Object
 # As literal SQL: SQLite uses a partial index only for a condition without parameters.
 OLD_CHECKPOINTS = "finished_at IS NOT NULL AND deleted_at IS NULL AND NOT checkpoints_thinned"
 """Condition on jobs that have ended and whose older checkpoints retention may remove."""
+WAITING_FIRST = "status = 'queued' AND attempt = 0"
+"""Condition on jobs that wait for their first attempt."""
 UNTHINNED = "attempt > 0 AND NOT thinned"
 """Condition on jobs whose metrics may have to be thinned."""
 
@@ -29,6 +31,12 @@ class Job(Base):
         Index(None, "status", "priority", "id"),
         Index(None, "token_id", "status"),
         Index(None, "account_id", "status"),
+        Index(
+            "ix_jobs_waiting_first",
+            "id",
+            sqlite_where=text(WAITING_FIRST),
+            postgresql_where=text(WAITING_FIRST),
+        ),
         Index(
             "ix_jobs_unthinned",
             "id",

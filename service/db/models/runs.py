@@ -15,7 +15,11 @@ class Run(Base):
     """
 
     __tablename__ = "runs"
-    __table_args__ = (Index(None, "kind", "state"),)
+    __table_args__ = (
+        Index(None, "kind", "state"),
+        Index(None, "kind", "created_at"),
+        Index(None, "kind", "finished_at"),
+    )
     __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012  # SQLAlchemy's type
 
     owner: Mapped[str] = mapped_column(String(40), primary_key=True)
