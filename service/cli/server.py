@@ -82,6 +82,29 @@ def restore(file: BackupFile) -> None:
     console.print_result(answer, text)
 
 
+@database.command()
+def orphans() -> None:
+    """List folders in the artifact store that the database does not name.
+
+    After an older backup was restored, they are those of what is newer. Nothing else ever removes them.
+    """
+    with console.server_extra():
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from service.artifacts.storage import Storage
+        from service.db.session import Database, first_line
+        from service.object_store import StoreError
+        from service.settings import read_settings
+        from service.storage.orphans import find_orphans
+    try:
+        settings = read_settings()
+        found = list(find_orphans(Database(settings.database_url), Storage(settings.artifacts_uri)))
+    except (ValueError, SQLAlchemyError, StoreError) as error:
+        raise console.fail(first_line(error)) from error
+    text = "\n".join(found) or "Every folder in the artifact store is named by the database."
+    console.print_result({"orphans": found}, text)
+
+
 @database.command("admin-token")
 def admin_token(
     name: Annotated[str, typer.Argument(metavar="NAME", callback=utf8, help="Name of the token.")],

@@ -323,3 +323,12 @@ def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: i
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],
         store=store,
     )
+
+
+def known_ids(
+    session: Session,
+    row: type[Job] | type[Dataset] | type[Preview] | type[ModelRun],
+    ids: Collection[str],
+) -> set[str]:
+    """Return which of some ids are those of rows, deleted ones included."""
+    return set(session.scalars(select(row.id).where(row.id.in_(ids))))

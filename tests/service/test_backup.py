@@ -294,3 +294,20 @@ def test_upgrade_of_sqlite_keeps_a_copy_to_go_back_to(url: str, tmp_path: Path) 
     assert aside is not None
     assert revision_of(aside) == NEXT
     migrate.upgrade(url)
+
+
+def test_folders_that_no_row_names_are_listed(
+    api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an older backup was restored, nothing else finds what is newer."""
+    worker = api.running()
+    store = Path(api.context.storage.root.removeprefix("file://"))
+    monkeypatch.setenv("DASL_DATABASE_URL", database_url)
+    monkeypatch.setenv("DASL_ARTIFACTS_URI", api.context.storage.root)
+    (store / "jobs" / worker.job_id).mkdir(parents=True, exist_ok=True)
+    assert "Every folder" in run("db", "orphans").stdout
+    newer = [store / name for name in ("jobs/job_newer", "datasets/ds_newer", "model-runs/mrun_x")]
+    for folder in newer:
+        folder.mkdir(parents=True)
+    listed = json.loads(run("db", "orphans", "--json").stdout)["orphans"]
+    assert listed == [folder.as_uri() for folder in newer]
