@@ -20,7 +20,7 @@ GENERAL_THREADS = 22
 """Threads of all requests without a separate pool."""
 WORKER_THREADS = 16
 HEAVY_THREADS = 4
-"""Threads of requests for metrics, which read and encode up to a million values."""
+"""Threads of requests that read much: metrics, results of experiments, lists of jobs, storage and use."""
 STORE_THREADS = 8
 """Threads of requests that read the artifact store, which may not answer for seconds."""
 UPLOAD_THREADS = 6

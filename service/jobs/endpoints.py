@@ -13,7 +13,7 @@ from service.api.auth import Reader, Submitter
 from service.api.pagination import After, Limit, Page
 from service.api.parameters import JobId, Moment
 from service.api.problems import field_problem
-from service.api.transaction import ReadSession, Route, WithContext, WriteSession
+from service.api.transaction import HeavyRoute, ReadSession, Route, WithContext, WriteSession
 from service.jobs import clones, idempotency, repository, service, submission
 from service.jobs.checked_specs import CloneToSubmit, SpecToSubmit, SpecToValidate
 from service.jobs.dependencies import OwnJob, OwnJobToChange
@@ -27,6 +27,8 @@ from service.storage import deletion
 from service.wire.jobs import AttemptView, EvaluationView, JobSummary, JobView
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=Route)
+# A list in an order of figures, or of a part of a text, reads all jobs of a tenant.
+lists = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=HeavyRoute)
 
 _TEXT = r"^[^\x00]+$"
 
@@ -66,7 +68,7 @@ def validate_job(
     )
 
 
-@router.get("", response_model=Page[JobView] | Page[JobSummary])
+@lists.get("", response_model=Page[JobView] | Page[JobSummary])
 def list_jobs(
     caller: Reader,
     context: WithContext,

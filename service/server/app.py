@@ -36,6 +36,7 @@ from service.experiments.endpoints import heavy as experiment_results
 from service.experiments.endpoints import router as experiments
 from service.jobs.checkpoint_endpoints import files as artifact_files
 from service.jobs.checkpoint_endpoints import router as job_checkpoints
+from service.jobs.endpoints import lists as job_lists
 from service.jobs.endpoints import router as jobs
 from service.jobs.history_endpoints import logs
 from service.jobs.history_endpoints import router as history
@@ -75,6 +76,7 @@ def _operation_id(route: APIRoute) -> str:
 # Shared by all apps of a process, because FastAPI takes 60 ms to build them at the first requests.
 _router = APIRouter(generate_unique_id_function=_operation_id)
 for _part in (
+    job_lists,
     jobs,
     history,
     jobs_metrics,

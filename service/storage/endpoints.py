@@ -6,11 +6,11 @@ from pathlib import Path
 from fastapi import APIRouter
 
 from service.api.auth import Admin
-from service.api.transaction import ReadSession, Route, WithContext
+from service.api.transaction import HeavyRoute, ReadSession, WithContext
 from service.storage import repository
 from service.wire.storage import StorageView, Store, TenantBytes
 
-router = APIRouter(prefix="/v1", tags=["storage"], route_class=Route)
+router = APIRouter(prefix="/v1", tags=["storage"], route_class=HeavyRoute)
 
 
 @router.get("/storage")

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Query
 from service.api.auth import Reader
 from service.api.parameters import Moment
 from service.api.problems import field_problem
-from service.api.transaction import ReadSession, Route
+from service.api.transaction import HeavyRoute, ReadSession
 from service.ledger import repository
 from service.wire.usage import UsageGroup, UsageView
 
-router = APIRouter(prefix="/v1/usage", tags=["usage"], route_class=Route)
+router = APIRouter(prefix="/v1/usage", tags=["usage"], route_class=HeavyRoute)
 
 _MOST = timedelta(days=366)
 _DEFAULT = timedelta(days=30)

@@ -251,3 +251,11 @@ def test_streams_per_token_are_limited(
     wait_for(lambda: sum(api.context.streams.values()) == 0)
     with following(live, path) as again:
         next(again)
+
+
+@pytest.mark.parametrize("streams", [1, 100, 280, 5000])
+def test_polls_of_all_streams_take_half_of_a_core_at_most(streams: int) -> None:
+    """280 idle pages of jobs filled it."""
+    seconds = sse.pause(0.5, streams)
+    assert seconds >= 0.5
+    assert 0.0018 * streams / seconds <= 0.5

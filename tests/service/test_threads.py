@@ -118,8 +118,9 @@ def test_blocked_heavy_reads_delay_neither_heartbeats_nor_other_requests(
     assert post("metrics", points=[]).status_code == 204
     assert get(f"/v1/jobs/{worker.job_id}").status_code == 200
     # All 64 places are taken.
-    busy = get(f"/v1/jobs/{worker.job_id}/metrics")
-    refused(busy, 503, type="too-many-heavy-requests")
+    for path in ("/v1/jobs?sort=-best.knn_top1", "/v1/usage", f"/v1/jobs/{worker.job_id}/metrics"):
+        busy = get(path)
+        refused(busy, 503, type="too-many-heavy-requests")
     assert int(busy.headers["retry-after"]) > 0
     gate.opened.set()
     for answer in answers:
