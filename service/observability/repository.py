@@ -53,7 +53,11 @@ def ended_attempts(session: Session, since: datetime) -> Sequence[AttemptEnd]:
             Attempt.job_id, Attempt.number, Attempt.finished_at, Attempt.state, Attempt.error_type
         ).where(Attempt.finished_at >= since)
     )
-    return [AttemptEnd(*row) for row in rows]
+    return [
+        AttemptEnd(job_id, number, at, state, error)
+        for job_id, number, at, state, error in rows
+        if at is not None
+    ]
 
 
 def begun_attempts(session: Session, since: datetime) -> Sequence[AttemptStart]:

@@ -7,7 +7,12 @@ from service.db.models import Dataset, Job, ModelRun, Preview
 from service.db.session import Database
 from service.storage import repository
 
-_KINDS = {"jobs": Job, "datasets": Dataset, "previews": Preview, "model-runs": ModelRun}
+_KINDS: dict[str, type[Job] | type[Dataset] | type[Preview] | type[ModelRun]] = {
+    "jobs": Job,
+    "datasets": Dataset,
+    "previews": Preview,
+    "model-runs": ModelRun,
+}
 _AT_ONCE = 500
 
 

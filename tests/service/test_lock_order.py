@@ -13,10 +13,6 @@ from tests.support.every_operation import OPERATIONS, every_resource
 ORDER = ("tenants", "tokens", "users", "jobs", "checkpoints", "datasets")
 
 
-# A quota locks the row that it is in.
-QUOTAS = dict.fromkeys(("max_queued_jobs", "max_pending_datasets", "max_uploaded_bytes"), 1000)
-
-
 def locked(statement: str) -> str | None:
     """Return the table whose rows a statement locks."""
     found = re.search(
@@ -53,8 +49,12 @@ def transactions(api: Api) -> Iterator[list[list[str]]]:
 def test_every_request_locks_in_one_order(api: Api, transactions: list[list[str]]) -> None:
     """28 of 182 requests of one token for previews and refreshes were ended by PostgreSQL as deadlocks."""
     with every_resource(api) as world:
+        # A quota locks the row that it is in.
+        token = api.token(
+            "operator", max_queued_jobs=99, max_pending_datasets=99, max_uploaded_bytes=99
+        )
         for operation in sorted(OPERATIONS, key=lambda each: each.startswith("DELETE")):
-            world.send(operation, api.token("operator", **QUOTAS))
+            world.send(operation, token)
     several = [tables for tables in transactions if len(set(tables)) > 1]
     assert {("tokens", "datasets"), ("checkpoints", "datasets"), ("tokens", "checkpoints")} <= {
         (first, second) for tables in several for first in tables for second in tables
