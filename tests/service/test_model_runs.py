@@ -13,6 +13,7 @@ from sqlalchemy import select
 from service.checkpoints import repository as checkpoints
 from service.checkpoints import retention
 from service.datasets.uploads.body import Body
+from service.db.locks import lock_token
 from service.db.models import (
     Attempt,
     Checkpoint,
@@ -250,6 +251,7 @@ def test_concurrent_requests_of_a_token_are_counted_one_after_another(api: Api) 
     with ThreadPoolExecutor() as threads, api.database.write() as session:
         token = session.scalars(select(ModelRun.token_id)).first()
         assert token is not None
+        lock_token(session, token)  # as each request does first
         assert model_runs.count_pending(session, token) == MAX_PENDING - 1
         last = threads.submit(post, api, checkpoint, "exports", format="onnx")
         until(lambda: waits_for_lock(api.database), "the other request to wait", 20)
