@@ -10,7 +10,6 @@ STAMP := $(DEV) $(CLIENT)
 # The version of uv in the locks: installed once by pip, then kept by `uv pip sync`.
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/dev.lock)
 PYTEST_WORKERS ?= 2
-REST_WORKERS ?= 3
 
 .PHONY: setup demo test test-rest test-all test-explore test-core test-oldest compose-test serve bench docs lint format lock clean
 
@@ -56,9 +55,8 @@ PYTEST := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -p xdist -p p
 test: $(STAMP)
 	$(PYTEST) tests -m "not slow" --ignore=tests/service/test_schemathesis.py
 
-# Three processes: slow tests wait for a third of their time.
 test-rest: $(STAMP)
-	$(PYTEST) -n $(REST_WORKERS) tests -m slow
+	$(PYTEST) tests -m slow
 
 test-all: test test-rest
 

@@ -1,7 +1,6 @@
 """Tests that share a Ray are in one group, so that they run on one xdist worker.
 
-Those that start a service with a Ray of their own are in the groups `services`, `web` and `environments`: three at a
-time wait for one another less than they slow each other down.
+Those that start a service with a Ray of their own are in the groups `services`, `web` and `environments`.
 """
 
 import pytest
