@@ -10,7 +10,7 @@ from dasl_core.spec.base import StrictModel
 class Changes(StrictModel):
     """Changes of a row: only the fields that a request names.
 
-    The API's document has no defaults for them: generated clients send every default, and would change what nobody named.
+    The API's document has no defaults for them: generated clients send every default, and would change other fields.
     """
 
     @classmethod

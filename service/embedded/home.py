@@ -1,4 +1,4 @@
-"""The home folder of `dasl serve`: private, on a disk of this machine, and held by one process."""
+"""The home folder of `dasl serve`: private, and locked by one process."""
 
 import fcntl
 import os

@@ -112,7 +112,9 @@ class AttemptCounts:
     def _new(
         self, seen: dict[tuple[str, int], datetime], read: Callable[[datetime], Sequence[_Event]]
     ) -> Iterator[_Event]:
-        since = max(self._started, max(seen.values(), default=self._started) - _LATE)
+        # A time ahead of this clock, from one that has jumped, must not hide what comes after it.
+        newest = min(datetime.now(UTC), max(seen.values(), default=self._started))
+        since = max(self._started, newest - _LATE)
         for key in [key for key, at in seen.items() if at < since]:
             del seen[key]
         for event in read(since):

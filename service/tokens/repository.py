@@ -17,7 +17,7 @@ def count_queued(session: Session, account_id: str) -> int:
 
 
 def remove_unused(session: Session, tenant: str, name: str) -> None:
-    """Remove the tokens of a name that nobody has used."""
+    """Remove the tokens of a name that were never used."""
     unused = Token.tenant == tenant, Token.name == name, Token.last_used_at.is_(None)
     session.execute(delete(Token).where(*unused))
 

@@ -30,7 +30,7 @@ from tests.support.every_operation import BODIES, HEADERS, PARAMETERS, World, ev
 from tests.support.short_training import FILES, SPEC, train
 
 PACKAGE = "dasl_generated"
-# openapi-python-client reads no image/jpeg unless it is told to.
+# openapi-python-client supports image/jpeg only with this setting.
 CONFIG = "post_hooks: []\ncontent_type_overrides: {image/jpeg: application/octet-stream}\n"
 
 
@@ -260,7 +260,7 @@ def test_every_operation_is_called_by_openapi_generator(
 
 @pytest.mark.slow
 def test_change_of_one_field_sends_this_field(generated: Load, of_java: Load) -> None:
-    """Each client sends a default that the document has, and would change what nobody named."""
+    """A client sends every default of the document, and would change other fields."""
     changes: dict[str, dict[str, Any]] = {
         "UserChanges": {"email": "ada@example.org"},
         "TenantChanges": {"disabled": True},

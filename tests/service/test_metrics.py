@@ -80,6 +80,18 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     assert value(later, "dasl_queue_wait_seconds_count") == 3
     assert value(later, "dasl_queue_oldest_wait_seconds") == 0
 
+    # The clock of the dispatcher has jumped for one attempt: later ones are counted.
+    with api.database.write() as session:
+        ahead = datetime.now(UTC) + timedelta(days=40)
+        session.execute(update(Attempt).where(Attempt.job_id == third).values(created_at=ahead))
+    fourth = api.submit()["id"]
+    scrape(api.client)
+    api.start(fourth)
+    later = scrape(api.client)
+    assert value(later, "dasl_queue_wait_seconds_count") == 4
+    with api.database.write() as session:
+        session.execute(update(Attempt).where(Attempt.job_id == third).values(created_at=long_ago))
+
     # Another process on the same database reports the same values, and counts what happens from now on.
     with TestClient(create_app(api.settings, api.database)) as other:
         elsewhere = scrape(other)

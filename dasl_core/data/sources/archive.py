@@ -155,11 +155,10 @@ class ZipSource(_ArchiveSource, kind="zip"):
             return io.BytesIO(content)
         decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
         size = self._size_behind(entry, member) if member.size is None else member.size
+        # A byte more, which a file that is larger than it says has.
+        most = MAX_BYTES if size is None else min(MAX_BYTES, size + 1)
         try:
-            # A byte more, which a file that is larger than it says has.
-            plain = decompressor.decompress(
-                content, min(MAX_BYTES, MAX_BYTES if size is None else size + 1)
-            )
+            plain = decompressor.decompress(content, most)
         except zlib.error as error:
             raise ValueError(f"the archive is damaged in this image: {error}") from error
         if not decompressor.eof:
