@@ -42,6 +42,7 @@ _SERVER = (
     "service.doctor",
     "service.embedded",
     "service.server",
+    "service.storage",
 )
 _CORE = ("dasl_core", "service.cli.app", "service.cli.experiment_plot")
 
