@@ -2,17 +2,15 @@
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Select, bindparam, func, select, update
+from sqlalchemy import Select, bindparam, func, select, text, update
 from sqlalchemy.orm import Session
 
-from service.db.models import Artifact, Attempt, Checkpoint, Job, ModelRun
+from service.db.models import HAS_FILES, Artifact, Attempt, Checkpoint, Job, ModelRun
 from service.states import TaskState
 
 REGISTERED, DELETING, DELETED = "registered", "deleting", "deleted"
 # State of a checkpoint whose files differ from the manifest, as an attempt that tried to resume reported.
 DAMAGED = "damaged"
-HAS_FILES = Checkpoint.state.in_((REGISTERED, DAMAGED, DELETING))
-"""Condition on checkpoints whose files exist. It lists the states, because no index supports `!=`."""
 
 
 def get(
@@ -118,6 +116,7 @@ def with_results(session: Session, ids: Collection[str]) -> set[str]:
 _TO_DELETE = (
     select(Checkpoint)
     .where(
+        text(HAS_FILES),
         Checkpoint.state == DELETING,
         Checkpoint.id.not_in(bindparam("without", expanding=True)),
     )
@@ -191,6 +190,6 @@ def save_artifact(session: Session, artifact: Artifact) -> None:
 
 def stored_bytes(session: Session) -> tuple[int, int]:
     """Return the total size of all checkpoints whose files exist, and of all other files of jobs."""
-    of_checkpoints = session.scalar(select(func.sum(Checkpoint.size)).where(HAS_FILES))
+    of_checkpoints = session.scalar(select(func.sum(Checkpoint.size)).where(text(HAS_FILES)))
     of_artifacts = session.scalar(select(func.sum(Artifact.size)))
     return int(of_checkpoints or 0), int(of_artifacts or 0)

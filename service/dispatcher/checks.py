@@ -14,19 +14,22 @@ from service.scheduling.dispatcher_report import StoreReport
 
 logger = logging.getLogger(__name__)
 
-# The query adds up the sizes of all checkpoints.
 _EVERY = timedelta(minutes=1)
+# The query reads all checkpoints and artifacts.
+_SIZES_EVERY = timedelta(minutes=10)
 _TIMEOUT_SECONDS = 5.0
 # A single check may fail while the API is busy or restarted.
 _FAILURES = 2
 
 
 class StoreCheck:
-    """Checks every minute whether the store is writable, and how much it holds."""
+    """Checks every minute whether the store is writable, and every ten how much it holds."""
 
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._checked_at: datetime | None = None
+        self._sized_at: datetime | None = None
+        self._sizes = (0, 0)
         self._result: StoreReport | None = None
         self._asked_at: datetime | None = None
         """When the pending check began."""
@@ -64,8 +67,11 @@ class StoreCheck:
             self._asked_at = None
         if problem is not None and (self._result is None or self._result.problem is None):
             logger.error("Nothing starts, because no artifact can be stored: %s", problem)
-        with self._context.database.read() as session:
-            of_checkpoints, of_artifacts = checkpoints.stored_bytes(session)
+        if passed(self._sized_at, now, _SIZES_EVERY):
+            with self._context.database.read() as session:
+                self._sizes = checkpoints.stored_bytes(session)
+            self._sized_at = now
+        of_checkpoints, of_artifacts = self._sizes
         self._result = StoreReport(
             checked_at=now,
             problem=problem,

@@ -15,7 +15,7 @@ from service.datasets import repository as datasets
 from service.datasets.uploads import repository as uploads
 from service.datasets.versions import repository as versions
 from service.datasets.versions.service import removable_uri
-from service.db.models import Checkpoint, Dataset, DatasetVersion, IngestRun, Run
+from service.db.models import Checkpoint, Dataset, DatasetVersion, IngestRun, ModelRun, Run, Search
 from service.dispatcher.adoption import Adoption
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.housekeeping import Housekeeping
@@ -67,16 +67,17 @@ class Garbage:
             jobs = storage.deleted(session, _BATCH_SIZE, without)
             marked = checkpoints.to_delete(session, _BATCH_SIZE, without=without)
             deleted = datasets.deleted(session, _BATCH_SIZE, without)
-            old = []
-            for tasks, keep in keep_times:
-                before = None if keep is None else now - keep
-                old.append((tasks, tasks.to_remove(session, before, _BATCH_SIZE, without)))
         for job_id in jobs:
             run_isolated(self.remove_job, job_id, "remove this job")
         for checkpoint in marked:
             run_isolated(self.remove, checkpoint, "remove this checkpoint")
         for dataset in deleted:
             run_isolated(self.remove_dataset, dataset, "remove this data set")
+        old = []
+        with self._context.database.read() as session:
+            for tasks, keep in keep_times:
+                before = None if keep is None else now - keep
+                old.append((tasks, tasks.to_remove(session, before, _BATCH_SIZE, without)))
         for tasks, task_ids in old:
             for task_id in task_ids:
                 run_isolated(partial(self.remove_task, tasks), task_id, "remove this task")
@@ -91,7 +92,10 @@ class Garbage:
         """Remove the files of a deleted job, then a bounded number of its rows, the job's row last."""
         store = self._context.storage
         folder = store.job_uri(job_id)
-        with self._context.database.read() as session:
+        with self._context.write() as session:
+            model_runs.delete_of(
+                session, storage.reads_checkpoint_of(job_id), self._context.clock()
+            )
             uris = storage.checkpoint_uris(session, job_id)
         with self._trying(job_id):
             # Checkpoints may have been written when the root had another spelling.
@@ -105,14 +109,20 @@ class Garbage:
                     return
 
     def remove(self, checkpoint: Checkpoint) -> None:
-        """Remove the files of a marked checkpoint."""
+        """Remove the files of a marked checkpoint, and mark what was made of it."""
+        made = ModelRun.checkpoint_id == checkpoint.id
         with self._trying(checkpoint.id):
+            with self._context.write() as session:
+                model_runs.delete_of(session, made, self._context.clock())
             self._context.storage.remove(checkpoint.uri)
             with self._context.write() as session:
                 checkpoints.mark_deleted(session, checkpoint.id)
 
     def remove_dataset(self, dataset: Dataset) -> None:
         """Stop the ingest run of a deleted data set; after its end, remove the files of its runs."""
+        with self._context.write() as session:
+            for tasks in (previews, preparations, model_runs):
+                tasks.delete_of(session, tasks.row.dataset_id == dataset.id, self._context.clock())
         if not self._has_ended(IngestRun, dataset.id):
             return
         with self._trying(dataset.id):
@@ -132,6 +142,9 @@ class Garbage:
             elif tasks is model_runs:
                 store.remove(store.model_run_uri(task_id))
             with self._context.write() as session:
+                if tasks is model_runs:
+                    made = Search.embedding_id == task_id
+                    searches.delete_of(session, made, self._context.clock())
                 tasks.remove(session, task_id)
 
     def _remove_versions(self) -> None:

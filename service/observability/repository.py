@@ -8,7 +8,7 @@ from sqlalchemy import Select, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from service.db.models import WAITING_FIRST, Attempt, Dataset, Event, Job, UtcDateTime
-from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState, JobStatus
+from service.states import TERMINAL, AttemptState, DatasetState, JobStatus
 
 
 class AttemptStart(NamedTuple):
@@ -42,7 +42,7 @@ def jobs_by_status(session: Session) -> dict[str, int]:
 
 def attempts_by_state(session: Session) -> dict[str, int]:
     """Number of live attempts by state."""
-    query = select(Attempt.state, func.count()).where(Attempt.state.in_(LIVE_ATTEMPT))
+    query = select(Attempt.state, func.count()).where(Attempt.finished_at.is_(None))
     return _counts(session, query.group_by(Attempt.state))
 
 
@@ -93,12 +93,13 @@ def oldest_requeued(session: Session) -> datetime | None:
 def oldest_heartbeat(session: Session) -> datetime | None:
     """Return the oldest last heartbeat among live attempts, or the start of attempts without one."""
     sign = func.coalesce(Attempt.heartbeat_at, Attempt.created_at, type_=UtcDateTime())
-    return session.scalar(select(func.min(sign)).where(Attempt.state.in_(LIVE_ATTEMPT)))
+    return session.scalar(select(func.min(sign)).where(Attempt.finished_at.is_(None)))
 
 
 def datasets_by_state(session: Session) -> dict[str, int]:
     """Number of data sets by state, without deleted ones."""
-    query = select(Dataset.state, func.count()).where(Dataset.deleted_at.is_(None))
+    named = Dataset.state.in_(list(DatasetState)), Dataset.deleted_at.is_(None)
+    query = select(Dataset.state, func.count()).where(*named)
     return _counts(session, query.group_by(Dataset.state))
 
 
@@ -134,5 +135,6 @@ def tenants_by_job(session: Session, job_ids: Collection[str]) -> dict[str, str]
 
 def oldest_start(session: Session) -> datetime | None:
     """Return the start of the oldest live attempt that has not reported."""
-    silent = LIVE_ATTEMPT - {AttemptState.RUNNING}
-    return session.scalar(select(func.min(Attempt.created_at)).where(Attempt.state.in_(silent)))
+    silent = Attempt.finished_at.is_(None), Attempt.state != AttemptState.RUNNING
+    # For the minimum SQLite would read all attempts in this order.
+    return min(session.scalars(select(Attempt.created_at).where(*silent)), default=None)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, exists, insert, or_, select, update
+from sqlalchemy import and_, bindparam, delete, exists, insert, select, update
 from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
@@ -239,8 +239,11 @@ def remove_old(session: Session, before: datetime, limit: int) -> int:
     """Remove deliveries that ended before a time or whose webhook was deleted; return their number."""
     # An event may have been committed just after the webhook was deleted.
     is_orphan = and_(_IS_PENDING, ~exists().where(Webhook.id == WebhookDelivery.webhook_id))
-    old = select(WebhookDelivery.id).where(or_(WebhookDelivery.finished_at < before, is_orphan))
-    return changed(session, delete(WebhookDelivery).where(WebhookDelivery.id.in_(old.limit(limit))))
+    removed = 0
+    for which in (WebhookDelivery.finished_at < before, is_orphan):  # each uses its index
+        old = select(WebhookDelivery.id).where(which).limit(limit - removed)
+        removed += changed(session, delete(WebhookDelivery).where(WebhookDelivery.id.in_(old)))
+    return removed
 
 
 def _attempt(delivery_id: str, attempts: int) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Select,
     Table,
     TextClause,
+    and_,
     bindparam,
     delete,
     exists,
@@ -27,7 +28,11 @@ from sqlalchemy.orm import Session, aliased
 
 from service.checkpoints.repository import DAMAGED, DELETED, DELETING, REGISTERED
 from service.db.models import (
+    HAS_FILES,
+    OLD_ARTIFACTS,
     OLD_CHECKPOINTS,
+    OLD_LOGS,
+    OLD_METRICS,
     Artifact,
     Attempt,
     Base,
@@ -42,7 +47,7 @@ from service.db.models import (
     Run,
 )
 from service.db.rows import changed
-from service.states import TERMINAL, JobStatus, TaskState
+from service.states import JobStatus, TaskState
 from service.tasks.repository import Tasks, model_runs, previews
 from service.wire.storage import LargeJob, MetricRows, StorageView, Store, StoredFiles, StoredLogs
 
@@ -60,7 +65,7 @@ _Clone = aliased(Job)
 _LARGEST = 10
 # Bounded, because counting all rows of a large table takes minutes.
 _MAX_ROWS_COUNTED = 1_000_000
-_STORED = Checkpoint.state.in_((REGISTERED, DAMAGED))
+_STORED = and_(text(HAS_FILES), Checkpoint.state.in_((REGISTERED, DAMAGED)))
 
 
 def unfinished_clones(session: Session, job_id: str, limit: int = 5) -> Sequence[str]:
@@ -108,6 +113,12 @@ def checkpoint_uris(session: Session, job_id: str) -> Sequence[str]:
     """Return the URIs of a job's checkpoints whose files may exist."""
     query = select(Checkpoint.uri).where(Checkpoint.job_id == job_id, Checkpoint.state != DELETED)
     return session.scalars(query).all()
+
+
+def reads_checkpoint_of(job_id: str) -> ColumnElement[bool]:
+    """Build the condition that a model run reads a checkpoint of a job."""
+    own = select(Checkpoint.id).where(Checkpoint.job_id == job_id)
+    return ModelRun.checkpoint_id.in_(own)
 
 
 def remove_rows(session: Session, job_id: str, limit: int) -> bool:
@@ -161,7 +172,10 @@ SelectJobs = Callable[[Session, datetime, int, Collection[str]], Sequence[str]]
 
 
 def _ended(*conditions: ColumnElement[bool] | TextClause) -> SelectJobs:
-    """Return a query of jobs that have ended, have no processes, and meet the conditions."""
+    """Return a query of jobs that have ended, have no processes, and meet the conditions.
+
+    One of the conditions must be that they are not deleted.
+    """
 
     def jobs(
         session: Session, before: datetime, limit: int, without: Collection[str]
@@ -169,9 +183,7 @@ def _ended(*conditions: ColumnElement[bool] | TextClause) -> SelectJobs:
         return session.scalars(
             select(Job.id)
             .where(
-                Job.status.in_(TERMINAL),
                 Job.finished_at < before,
-                Job.deleted_at.is_(None),
                 Job.id.not_in(list(without)),
                 ~_has_processes(),
                 *conditions,
@@ -186,15 +198,16 @@ def _ended(*conditions: ColumnElement[bool] | TextClause) -> SelectJobs:
 _UNUSED = (~_has_live_clone(), ~_has_pending_run())
 expired_jobs = _ended(
     Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)),
+    Job.deleted_at.is_(None),
     ~exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned),
     *_UNUSED,
 )
 """Failed and cancelled jobs that may be deleted."""
-with_old_logs = _ended(Job.logs_removed_at.is_(None))
+with_old_logs = _ended(text(OLD_LOGS))
 """Jobs whose logs are stored."""
-with_old_metrics = _ended(Job.metrics_removed_at.is_(None))
+with_old_metrics = _ended(text(OLD_METRICS))
 """Jobs whose metrics are stored."""
-with_old_artifacts = _ended(Job.artifacts_removed_at.is_(None), *_UNUSED)
+with_old_artifacts = _ended(text(OLD_ARTIFACTS), *_UNUSED)
 """Jobs whose artifacts and older checkpoints are stored."""
 with_old_checkpoints = _ended(text(OLD_CHECKPOINTS), *_UNUSED)
 """Jobs whose older checkpoints may be stored."""
@@ -286,7 +299,7 @@ def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: i
     checkpoints = select(Checkpoint).join(Job, Job.id == Checkpoint.job_id)
     artifacts = select(Artifact).join(Job, Job.id == Artifact.job_id)
     checkpoints, artifacts = checkpoints.where(*of_jobs, _STORED), artifacts.where(*of_jobs)
-    logs = select(func.count()).select_from(Attempt).join(Job, Job.id == Attempt.owner)
+    logs = select(func.count()).select_from(Run).join(Job, Job.id == Run.owner)
     rows = select(literal(1)).select_from(Metric).join(Job, Job.id == Metric.job_id).where(*of_jobs)
     rows = rows.limit(_MAX_ROWS_COUNTED + 1)
     metrics = session.scalar(select(func.count()).select_from(rows.subquery())) or 0

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db import rows
@@ -32,7 +32,6 @@ from service.runs.turns import take_turns
 from service.states import LIVE_ATTEMPT, AttemptState, TaskState
 
 PENDING = (TaskState.QUEUED, TaskState.RUNNING)
-_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 # States of checkpoints whose files are removed or about to be.
 _GONE = ("deleting", "deleted")
 # Number of the newest runs to compare.
@@ -146,7 +145,7 @@ class Tasks(Generic[T]):
             select(self.run)
             .join(self.row, self.row.id == self.run.owner)
             .where(
-                self.run.state.in_(LIVE_ATTEMPT),
+                self.run.finished_at.is_(None),
                 self.row.state == TaskState.RUNNING,
                 *self.not_deleted(),
             )
@@ -204,24 +203,29 @@ class Tasks(Generic[T]):
     def to_remove(
         self, session: Session, before: datetime | None, limit: int, without: Collection[str]
     ) -> Sequence[str]:
-        """Return tasks that were deleted, alone or with their subject, or that ended before a time; None: ignore age."""
-        values = {"before": before or _NEVER, "limit": limit, "without": [*without]}
-        return session.scalars(self._removable, values).all()
+        """Return tasks that were deleted, or that ended before a time; None: ignore age."""
+        deleted, old = self._removable
+        values: dict[str, Any] = {"limit": limit, "without": [*without]}
+        found = [*session.scalars(deleted, values)]
+        if before is not None:
+            found += session.scalars(old, values | {"before": before})
+        return list(dict.fromkeys(found))[:limit]
 
     @cached_property
-    def _removable(self) -> Select[*tuple[str]]:
+    def _removable(self) -> tuple[Select[*tuple[str]], Select[*tuple[str]]]:
+        """Queries of the deleted tasks and of the old ones; as one, it would use neither's index."""
+        others = self.row.id.not_in(bindparam("without", expanding=True))
+        tasks = select(self.row.id).where(others).limit(bindparam("limit"))
+        old = self.row.finished_at < bindparam("before")
         return (
-            select(self.row.id)
-            .where(
-                or_(
-                    *(~condition for condition in self.not_deleted()),
-                    self.row.finished_at < bindparam("before"),
-                ),
-                self.row.id.not_in(bindparam("without", expanding=True)),
-            )
-            .order_by(self.row.id)
-            .limit(bindparam("limit"))
+            tasks.where(self.row.deleted_at.is_not(None)).order_by(self.row.deleted_at),
+            tasks.where(old).order_by(self.row.finished_at),
         )
+
+    def delete_of(self, session: Session, subject: ColumnElement[bool], now: datetime) -> None:
+        """Mark the tasks on a deleted subject, which hides them already, so that `to_remove` returns them."""
+        of_subject = update(self.row).where(subject, self.row.deleted_at.is_(None))
+        session.execute(of_subject.values(deleted_at=now))
 
     def remove(self, session: Session, task_id: str) -> None:
         """Remove the row of a task whose files are removed, and end its run.

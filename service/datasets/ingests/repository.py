@@ -11,14 +11,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.datasets.repository import REMOVED
-from service.db.models import Dataset, IngestRun, Token, UtcDateTime
+from service.db.models import REMOVED, Dataset, IngestRun, Token, UtcDateTime
 from service.db.rows import changed
 from service.outbox import repository as outbox
 from service.runs import repository as runs
 from service.runs.repository import WatchedRun
 from service.runs.turns import take_turns
-from service.states import LIVE_ATTEMPT, AttemptState, DatasetState
+from service.states import AttemptState, DatasetState
 
 
 def _ingest_is(*states: DatasetState) -> ColumnElement[bool]:
@@ -75,7 +74,7 @@ _LIVE_RUNS = (
     select(IngestRun)
     .join(Dataset, Dataset.id == IngestRun.owner)
     .where(
-        IngestRun.state.in_(LIVE_ATTEMPT),
+        IngestRun.finished_at.is_(None),
         _ingest_is(DatasetState.INGESTING),
         Dataset.deleted_at.is_(None),
     )
@@ -214,7 +213,7 @@ def end_ingest(
     run = select(IngestRun).where(
         IngestRun.owner == dataset_id,
         IngestRun.number == number,
-        IngestRun.state.in_(LIVE_ATTEMPT),
+        IngestRun.finished_at.is_(None),
     )
     ingesting = DatasetState.INGESTING
     if not _move_ingest(session, dataset_id, ingesting, state, columns, run.exists(), error=error):

@@ -29,7 +29,7 @@ _JOINED = (
         Dataset.state != DatasetState.UPLOADING,
         Dataset.deleted_at.is_(None),
         _OTHERS,
-        select(UploadChunk.start).where(UploadChunk.dataset_id == Dataset.id).exists(),
+        Dataset.id.in_(select(UploadChunk.dataset_id)),
     )
     .limit(bindparam("limit"))
 )

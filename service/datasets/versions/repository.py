@@ -7,7 +7,6 @@ from sqlalchemy import Select, and_, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import (
-    Attempt,
     Checkpoint,
     Dataset,
     DatasetVersion,
@@ -15,6 +14,7 @@ from service.db.models import (
     ModelRun,
     Preparation,
     Preview,
+    Run,
 )
 from service.states import TERMINAL, TaskState
 
@@ -83,22 +83,18 @@ def _unneeded() -> Select[DatasetVersion]:
         Job.evaluate_dataset_id == DatasetVersion.dataset_id,
         Job.evaluate_dataset_version == DatasetVersion.number,
     )
-    has_checkpoint = (
-        select(Checkpoint.id)
-        .where(Checkpoint.job_id == Job.id, Checkpoint.state == _AVAILABLE)
-        .exists()
-    )
-    # Complete checkpoints that an attempt could not report are adopted up to a day after its end.
-    may_get_one = and_(
-        Job.finished_at > datetime.now(UTC) - _ADOPTED_WITHIN,
-        select(Attempt.number).where(Attempt.owner == Job.id).exists(),
-    )
-    may_go_on = or_(Job.status.not_in(TERMINAL), has_checkpoint, may_get_one)
     # Separate queries, so that each uses an index.
-    needed = [
-        select(Job.id).where(uses, Job.deleted_at.is_(None), may_go_on).exists()
-        for uses in (trains, evaluates)
-    ]
+    needed = []
+    for uses in (trains, evaluates):
+        jobs = select(Job.id).where(uses, Job.deleted_at.is_(None))
+        checkpoints = jobs.join(Checkpoint, Checkpoint.job_id == Job.id)
+        # Complete checkpoints that an attempt could not report are adopted up to a day after its end.
+        just_ended = Job.finished_at > datetime.now(UTC) - _ADOPTED_WITHIN
+        needed += [
+            jobs.where(Job.status.not_in(TERMINAL)).exists(),
+            checkpoints.where(Checkpoint.state == _AVAILABLE).exists(),
+            jobs.join(Run, Run.owner == Job.id).where(just_ended).exists(),
+        ]
     tasks: tuple[type[Preview | Preparation | ModelRun], ...] = (Preview, Preparation, ModelRun)
     needed += [
         select(task.id)

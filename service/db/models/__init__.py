@@ -12,9 +12,18 @@ from service.db.models.accounts import (
 )
 from service.db.models.base import Base, UtcDateTime
 from service.db.models.cluster import ClusterSnapshot, Drain, Lease
-from service.db.models.datasets import Dataset, DatasetVersion, UploadChunk
+from service.db.models.datasets import (
+    REMOVED,
+    UNREMOVED,
+    Dataset,
+    DatasetVersion,
+    UploadChunk,
+)
 from service.db.models.jobs import (
+    OLD_ARTIFACTS,
     OLD_CHECKPOINTS,
+    OLD_LOGS,
+    OLD_METRICS,
     UNTHINNED,
     WAITING_FIRST,
     Experiment,
@@ -23,6 +32,7 @@ from service.db.models.jobs import (
     JobTag,
 )
 from service.db.models.records import (
+    HAS_FILES,
     UNPLACED,
     Artifact,
     Checkpoint,

@@ -123,7 +123,7 @@ class Usage(Base):
     """Use of the cluster by one job in one hour. It stays when the job is deleted."""
 
     __tablename__ = "usage"
-    __table_args__ = (Index(None, "hour", "tenant", "token_id"),)
+    __table_args__ = (Index(None, "hour", "tenant", "token_id"), Index(None, "tenant", "hour"))
 
     job_id: Mapped[str] = mapped_column(String(40), primary_key=True)
     hour: Mapped[datetime] = mapped_column(primary_key=True)

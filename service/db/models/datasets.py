@@ -7,6 +7,12 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base, Object
 
+REMOVED = "removed"
+"""State of a deleted data set of which only the row is left."""
+# As literal SQL: SQLite uses a partial index only for a condition without parameters.
+UNREMOVED = f"deleted_at IS NOT NULL AND state != '{REMOVED}'"
+"""Condition on deleted data sets that still have files or a run."""
+
 
 class Dataset(Base):
     """A registered data set; its ingests are `IngestRun`s."""
@@ -22,6 +28,12 @@ class Dataset(Base):
             postgresql_where=text("deleted_at IS NULL"),
         ),
         Index(None, "state"),
+        Index(
+            "ix_datasets_unremoved",
+            "deleted_at",
+            sqlite_where=text(UNREMOVED),
+            postgresql_where=text(UNREMOVED),
+        ),
         Index(None, "refresh_state"),
         Index(None, "token_id", "state"),
     )
@@ -86,6 +98,15 @@ class DatasetVersion(Base):
     """A version of a data set: the result of an ingest."""
 
     __tablename__ = "dataset_versions"
+    __table_args__ = (
+        Index(
+            "ix_dataset_versions_stored",
+            "dataset_id",
+            "number",
+            sqlite_where=text("index_uri IS NOT NULL"),
+            postgresql_where=text("index_uri IS NOT NULL"),
+        ),
+    )
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

@@ -10,12 +10,22 @@ from service.db.models.accounts import Token, User
 from service.db.models.base import Base, Object
 
 # As literal SQL: SQLite uses a partial index only for a condition without parameters.
-OLD_CHECKPOINTS = "finished_at IS NOT NULL AND deleted_at IS NULL AND NOT checkpoints_thinned"
+_ENDED = "finished_at IS NOT NULL AND deleted_at IS NULL"
+OLD_CHECKPOINTS = f"{_ENDED} AND NOT checkpoints_thinned"
 """Condition on jobs that have ended and whose older checkpoints retention may remove."""
+OLD_ARTIFACTS = f"{_ENDED} AND artifacts_removed_at IS NULL"
+OLD_METRICS = f"{_ENDED} AND metrics_removed_at IS NULL"
+OLD_LOGS = f"{_ENDED} AND logs_removed_at IS NULL"
 WAITING_FIRST = "status = 'queued' AND attempt = 0"
 """Condition on jobs that wait for their first attempt."""
 UNTHINNED = "attempt > 0 AND NOT thinned"
 """Condition on jobs whose metrics may have to be thinned."""
+
+
+def _some(name: str, condition: str, *columns: str) -> Index:
+    """Build an index of the rows that meet a condition."""
+    where = text(condition)
+    return Index(f"ix_jobs_{name}", *columns, sqlite_where=where, postgresql_where=where)
 
 
 class Job(Base):
@@ -27,36 +37,18 @@ class Job(Base):
         # For lists, which are ordered by id, with any filter.
         Index(None, "tenant", "status", "id"),
         Index(None, "tenant", "method", "id"),
-        Index(None, "experiment_id", "id"),
+        Index(None, "experiment_id", "status", "id"),
         Index(None, "status", "priority", "id"),
         Index(None, "token_id", "status"),
         Index(None, "account_id", "status"),
-        Index(
-            "ix_jobs_waiting_first",
-            "id",
-            sqlite_where=text(WAITING_FIRST),
-            postgresql_where=text(WAITING_FIRST),
-        ),
-        Index(
-            "ix_jobs_unthinned",
-            "id",
-            sqlite_where=text(UNTHINNED),
-            postgresql_where=text(UNTHINNED),
-        ),
-        Index(
-            "ix_jobs_old_checkpoints",
-            "finished_at",
-            "id",
-            sqlite_where=text(OLD_CHECKPOINTS),
-            postgresql_where=text(OLD_CHECKPOINTS),
-        ),
+        _some("waiting_first", WAITING_FIRST, "id"),
+        _some("unthinned", UNTHINNED, "id"),
+        _some("old_checkpoints", OLD_CHECKPOINTS, "finished_at", "id"),
+        _some("old_artifacts", OLD_ARTIFACTS, "finished_at", "id"),
+        _some("old_metrics", OLD_METRICS, "finished_at", "id"),
+        _some("old_logs", OLD_LOGS, "finished_at", "id"),
         # For the few deleted jobs that are not removed yet.
-        Index(
-            None,
-            "deleted_at",
-            sqlite_where=text("deleted_at IS NOT NULL"),
-            postgresql_where=text("deleted_at IS NOT NULL"),
-        ),
+        _some("deleted_at", "deleted_at IS NOT NULL", "deleted_at"),
         # The order of admission: classes, and the jobs of each account in them.
         Index(None, "status", "preemptible", "priority", "tenant", "account_id", "id"),
     )

@@ -19,6 +19,8 @@ from service.db.models.base import Base, Object
 # As literal SQL: SQLite uses a partial index only for a condition without parameters.
 UNPLACED = "position IS NULL"
 """Condition on events without a position in the order of all jobs' events."""
+HAS_FILES = "checkpoints.state != 'deleted'"
+"""Condition on checkpoints whose files exist; most rows are of deleted ones."""
 
 
 class Event(Base):
@@ -99,7 +101,14 @@ class Checkpoint(Base):
     __table_args__ = (
         ForeignKeyConstraint(["job_id", "attempt"], ["runs.owner", "runs.number"]),
         Index(None, "job_id", "step"),
-        Index(None, "state"),
+        Index(
+            "ix_checkpoints_with_files",
+            "state",
+            "id",
+            "size",
+            sqlite_where=text(HAS_FILES),
+            postgresql_where=text(HAS_FILES),
+        ),
         UniqueConstraint("uri"),
     )
 

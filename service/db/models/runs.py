@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import Index, String
+from sqlalchemy import Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, synonym
 
 from service.db.models.base import Base, Object
@@ -16,9 +16,18 @@ class Run(Base):
 
     __tablename__ = "runs"
     __table_args__ = (
-        Index(None, "kind", "state"),
         Index(None, "kind", "created_at"),
-        Index(None, "kind", "finished_at"),
+        # For the few that have ended and are not settled.
+        Index(
+            "ix_runs_unsettled",
+            "kind",
+            "finished_at",
+            sqlite_where=text("settled = 0"),
+            postgresql_where=text("NOT settled"),
+        ),
+        # The live ones, and the order of ends, in which sweeps visit all, or those of a kind.
+        Index(None, "kind", "finished_at", "owner", "number"),
+        Index(None, "finished_at", "owner", "number"),
     )
     __mapper_args__ = {"polymorphic_on": "kind"}  # noqa: RUF012  # SQLAlchemy's type
 
@@ -34,6 +43,7 @@ class Run(Base):
     progress_reported_at: Mapped[datetime | None]
     progressed_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
+    # Null while the run is live (`service.states.LIVE_ATTEMPT`).
     finished_at: Mapped[datetime | None]
     # Confirmed runtime: each gap between heartbeats counts for at most `service.runs.liveness.MAX_SILENCE`.
     ran_seconds: Mapped[float] = mapped_column(default=0.0)
@@ -47,7 +57,7 @@ class Run(Base):
     # Number of ranks of an attempt; null: the spec's number of workers.
     workers: Mapped[int | None]
     # Whether the run and its processes have ended, and its log is complete.
-    settled: Mapped[bool] = mapped_column(default=False, index=True)
+    settled: Mapped[bool] = mapped_column(default=False)
 
 
 class Attempt(Run):

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, text
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 
 from service.db.models.base import Base, Object
@@ -16,9 +16,14 @@ class Task(Base):
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:  # a class
-        # For lists, which are ordered by id.
-        columns = (("dataset_id", "id"), ("state", "id"), ("token_id", "state"))
-        return tuple(Index(None, *names) for names in columns)
+        # For lists, which are ordered by id; for sums; for the removal of old ones.
+        lists = (("dataset_id", "id"), ("state", "id"), ("token_id", "state"))
+        columns: tuple[tuple[str, ...], ...] = (*lists, ("tenant",), ("finished_at",))
+        deleted = text("deleted_at IS NOT NULL")  # for the few that are not removed yet
+        return (
+            *(Index(None, *names) for names in columns),
+            Index(None, "deleted_at", sqlite_where=deleted, postgresql_where=deleted),
+        )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     tenant: Mapped[str] = mapped_column(String(100))
@@ -77,7 +82,7 @@ class ModelRun(Task):
     # Null for an export, which reads no images.
     dataset_id: Mapped[str | None] = mapped_column(ForeignKey("datasets.id"))  # type: ignore[assignment]
     dataset_version: Mapped[int | None]
-    checkpoint_id: Mapped[str] = mapped_column(String(40), index=True)
+    checkpoint_id: Mapped[str] = mapped_column(String(40))
     # `service.protocol.ModelRunKind`, and its settings without "auto" values.
     kind: Mapped[str] = mapped_column(String(20))
     settings: Mapped[Object]
@@ -88,6 +93,9 @@ class ModelRun(Task):
     uri: Mapped[str | None] = mapped_column(Text)
     files: Mapped[list[Object]]
     size: Mapped[int | None] = mapped_column(BigInteger)
+
+
+Index(None, ModelRun.checkpoint_id, ModelRun.kind, ModelRun.state, ModelRun.id)
 
 
 class Search(Task):

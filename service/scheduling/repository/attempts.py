@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy import Row, Select, func, select, tuple_
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Event, Job
+from service.db.models import Attempt, Checkpoint, Event, Job, Run
 from service.protocol import PLACEMENT, PlacementData
 from service.runs.repository import RunView
 from service.scheduling.admission import Running
@@ -20,7 +20,7 @@ from service.scheduling.occupancy import Placement, read_placement
 from service.scheduling.packing import Demand
 from service.scheduling.preemption import Candidate, Rank
 from service.scheduling.repository.resources import MAX_CACHED, load_resources, time_used
-from service.states import LIVE_ATTEMPT, AttemptState, Desired, JobStatus, StopReason
+from service.states import AttemptState, Desired, JobStatus, StopReason
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ _ATTEMPTS = select(
     *(Job.status, Job.desired, Job.started_at, Job.max_hours),
     func.coalesce(Attempt.workers, Job.workers).label("workers"),
 ).join(Job, Job.id == Attempt.job_id)
-_LIVE_ATTEMPTS = _ATTEMPTS.where(Attempt.state.in_(LIVE_ATTEMPT)).order_by(Attempt.created_at)
+_LIVE_ATTEMPTS = _ATTEMPTS.where(Attempt.finished_at.is_(None))
 _ENDED = _ATTEMPTS.where(~Attempt.settled, Attempt.finished_at.is_not(None)).order_by(
     Attempt.finished_at
 )
@@ -113,7 +113,8 @@ _ENDED = _ATTEMPTS.where(~Attempt.settled, Attempt.finished_at.is_not(None)).ord
 
 def live_attempts(session: Session) -> list[AttemptView]:
     """Return the attempts that have not ended, oldest first."""
-    return _attempts(session, _LIVE_ATTEMPTS)
+    # Ordered by the database, SQLite would read all attempts in this order.
+    return sorted(_attempts(session, _LIVE_ATTEMPTS), key=lambda attempt: attempt.created_at)
 
 
 def ended_attempts(session: Session) -> list[AttemptView]:
@@ -132,7 +133,7 @@ def finalized_attempts(
 
 def has_unfinalized_attempt(session: Session, job_id: str) -> bool:
     """Whether an attempt of the job may still run, or its checkpoints may not be adopted yet."""
-    attempt = select(Attempt.number).where(Attempt.owner == job_id, ~Attempt.settled).limit(1)
+    attempt = select(Run.number).where(Run.owner == job_id, ~Run.settled).limit(1)
     return session.scalar(attempt) is not None
 
 
@@ -195,6 +196,7 @@ _CANDIDATES = (
     )
     .join(Attempt, Attempt.job_id == Job.id)
     .where(
+        Attempt.finished_at.is_(None),
         Attempt.state == AttemptState.RUNNING,
         Attempt.progress_reported_at.is_not(None),
         Attempt.stop_reason.is_(None),
@@ -213,7 +215,7 @@ _HOLDING = (
     select(*_OF_JOB, Attempt.number, Attempt.stop_reason, Attempt.created_at.label("began_at"))
     .add_columns(Attempt.state)
     .join(Attempt, Attempt.job_id == Job.id)
-    .where(Attempt.state.in_(LIVE_ATTEMPT))
+    .where(Attempt.finished_at.is_(None))
 )
 # Jobs that wait for a retry, with the number of workers of their last attempt.
 _BETWEEN_ATTEMPTS = (
@@ -284,9 +286,8 @@ def running(session: Session, now: datetime) -> list[Running]:
 
 def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]]:
     """Return the running attempts with a rank on one of these nodes, given by id."""
-    rows = session.execute(
-        select(Attempt.job_id, Attempt.number).where(Attempt.state == AttemptState.RUNNING)
-    )
+    running = Attempt.finished_at.is_(None), Attempt.state == AttemptState.RUNNING
+    rows = session.execute(select(Attempt.job_id, Attempt.number).where(*running))
     placed = placements(session, [(row.job_id, row.number) for row in rows])
     return {attempt for attempt, placement in placed.items() if placement.keys() & set(nodes)}
 

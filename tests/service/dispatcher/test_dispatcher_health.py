@@ -38,7 +38,7 @@ def test_report_has_store_sizes_and_failed_rounds(
     checkpoint = world.add_checkpoint(job_id, 1, 5)
     with world.database.write() as session:
         checkpoints.by_id(session, checkpoint).size = 3_000_000_500
-    world.tick(61)
+    world.tick(601)
     world.tick()
     store = report(world).store
     assert store is not None
