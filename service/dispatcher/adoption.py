@@ -15,6 +15,7 @@ from service import registration
 from service.checkpoints import repository as checkpoints
 from service.db.locks import lock_job
 from service.db.session import AWAY
+from service.dispatcher import repository
 from service.dispatcher.context import DispatcherContext, LeaseLost, passed
 from service.dispatcher.isolation import run_isolated
 from service.protocol import CheckpointManifest
@@ -25,7 +26,8 @@ from service.states import TERMINAL
 logger = logging.getLogger(__name__)
 
 _SWEEP_AFTER = timedelta(days=1)
-# After a start, attempts that ended earlier are not examined again.
+_SWEEP = "checkpoints"
+# The first sweep of a database begins with the attempts that ended after this time.
 _SWEEP_BACK_TO = timedelta(days=30)
 _SWEEP_EVERY = timedelta(hours=1)
 _BATCH_SIZE = 20
@@ -43,7 +45,6 @@ class Adoption:
         self._failed_at: dict[str, datetime] = {}
         """When the store last failed, by submission id."""
         self._swept_at: datetime | None = None
-        self._swept_until: Ended | None = None
 
     def adopt(self, attempt: AttemptView) -> bool:
         """Register the complete checkpoints that an ended attempt did not; return whether that is done.
@@ -84,16 +85,27 @@ class Adoption:
         if not passed(self._swept_at, now, _SWEEP_EVERY):
             return
         with self._context.database.read() as session:
+            # Those that are not finalized yet have their turn before later ones.
+            waiting = [attempt.finished_at for attempt in scheduling.ended_attempts(session)]
             attempts = scheduling.finalized_attempts(
                 session,
-                after=self._swept_until or Ended(now - _SWEEP_BACK_TO),
-                before=now - _SWEEP_AFTER,
+                after=repository.swept_until(session, _SWEEP) or Ended(now - _SWEEP_BACK_TO),
+                before=min([now - _SWEEP_AFTER, *(at for at in waiting if at is not None)]),
                 limit=_BATCH_SIZE,
             )
+        swept = []
+
+        def sweep(attempt: AttemptView) -> None:
+            self.sweep_attempt(attempt)
+            swept.append(attempt)
+
         for attempt in attempts:
-            run_isolated(self.sweep_attempt, attempt, "examine the checkpoints of this attempt")
-            self._swept_until = Ended.from_view(attempt)
-        if len(attempts) < _BATCH_SIZE:
+            run_isolated(sweep, attempt, "examine the checkpoints of this attempt")
+        if swept:
+            with self._context.write() as session:
+                repository.keep_place(session, _SWEEP, Ended.from_view(attempts[-1]))
+        # If all failed, the store is away: they are examined again.
+        if len(attempts) < _BATCH_SIZE or not swept:
             self._swept_at = now
 
     def sweep_attempt(self, attempt: AttemptView) -> None:

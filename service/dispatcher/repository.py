@@ -7,8 +7,9 @@ from sqlalchemy import bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from service.datasets.ingests import repository as ingests
-from service.db.models import Attempt, Event, Job
+from service.db.models import Attempt, Event, Job, Sweep
 from service.runs.endings import LONGEST_RETRY
+from service.scheduling.repository import Ended
 from service.states import TERMINAL, Desired, JobStatus
 from service.tasks.repository import model_runs, preparations, previews, searches
 
@@ -70,3 +71,14 @@ def with_logs(session: Session, job_ids: Collection[str]) -> set[str]:
     """Filter jobs: return the ones that are not deleted and whose logs retention has not removed."""
     has_logs = (Job.deleted_at.is_(None), Job.logs_removed_at.is_(None))
     return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids), *has_logs)))
+
+
+def swept_until(session: Session, name: str) -> Ended | None:
+    """Return how far a sweep has come, over restarts of the dispatcher."""
+    row = session.get(Sweep, name)
+    return None if row is None else Ended(row.finished_at, row.owner, row.number)
+
+
+def keep_place(session: Session, name: str, until: Ended) -> None:
+    """Record how far a sweep has come."""
+    session.merge(Sweep(name=name, finished_at=until.at, owner=until.owner, number=until.number))

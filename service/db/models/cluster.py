@@ -47,3 +47,14 @@ class Lease(Base):
     name: Mapped[str] = mapped_column(String(50), primary_key=True)
     holder: Mapped[str] = mapped_column(String(200))
     expires_at: Mapped[datetime]
+
+
+class Sweep(Base):
+    """How far a sweep of the dispatcher has come: the position of a run in the order of ends."""
+
+    __tablename__ = "sweeps"
+
+    name: Mapped[str] = mapped_column(String(50), primary_key=True)
+    finished_at: Mapped[datetime]
+    owner: Mapped[str] = mapped_column(String(40))
+    number: Mapped[int]
