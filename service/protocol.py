@@ -160,9 +160,10 @@ class NodeRanks(WorkerRequest):
 
 
 class PlacementData(WorkerRequest):
-    """Data of a `placement` event: the node of each rank of an attempt."""
+    """Data of a `placement` event: the node of each rank of an attempt, and that of its driver."""
 
     attempt: Annotated[int, Field(ge=1)]
+    driver: Annotated[str | None, Field(max_length=200)] = None
     nodes: Annotated[list[NodeRanks], Field(min_length=1, max_length=100_000)]
 
 

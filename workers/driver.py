@@ -158,7 +158,7 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
         runtime_env={"env_vars": CONTROLLER_VARIABLES},
     )
     # Standby processes lack the variables of the attempt.
-    config = config | {"log_format": os.environ.get("DASL_LOG_FORMAT", "text")}
+    config |= {"log_format": os.environ.get("DASL_LOG_FORMAT", "text"), "driver": here}
     failure = ray.get(remote_fit.remote(rank.train_rank, start, config))
     if failure is None:
         return None

@@ -33,8 +33,13 @@ def set_nodes(nodes: Sequence[RankNode]) -> None:
     _nodes = nodes
 
 
-def describe(attempt: int) -> tuple[str, dict[str, Any]]:
-    """Return message and data of the event `placement`; called in rank 0's process."""
+def describe(attempt: int, driver: str) -> tuple[str, dict[str, Any]]:
+    """Return message and data of the event `placement`; called in rank 0's process.
+
+    Args:
+        attempt: its number.
+        driver: id of the driver's node.
+    """
     ranks: dict[RankNode, list[int]] = {}
     for rank, node in enumerate(_nodes):
         ranks.setdefault(node, []).append(rank)
@@ -42,7 +47,7 @@ def describe(attempt: int) -> tuple[str, dict[str, Any]]:
     message = f"{_count(len(_nodes))} on {len(ranks)} nodes"
     if len(ranks) <= _LONGEST_LIST:
         message = ", ".join(f"{_count(len(of))} on {node.address}" for node, of in ranks.items())
-    return message, {"attempt": attempt, "nodes": nodes}
+    return message, {"attempt": attempt, "driver": driver, "nodes": nodes}
 
 
 def _count(ranks: int) -> str:

@@ -74,7 +74,7 @@ def train_rank(config: dict[str, Any]) -> None:
                     start.heartbeat_seconds,
                 )
             )
-            reporter.event("placement", *placement.describe(config["attempt"]))
+            reporter.event("placement", *placement.describe(config["attempt"], config["driver"]))
         # After the report, so that after a GPU failure the next attempt knows which nodes to avoid.
         if device.type == "cuda":
             torch.cuda.set_device(device)

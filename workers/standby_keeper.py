@@ -24,6 +24,7 @@ from workers.standby import (
     CONTROLLER_VARIABLES,
     HOOK,
     RANK_VARIABLES,
+    ROLE_VARIABLE,
     job_environment,
     standby_ranks,
 )
@@ -124,7 +125,7 @@ def keep(parent: psutil.Process, ranks: int, need: Need) -> None:
     raylet = _wait_for(lambda: find_raylet(parent), parent)
     node = _wait_for(lambda: _node(raylet), parent)
     pools = build_pools(
-        ranks if node.resources_total.get("CPU", 0) > 0 else 0, driver_node=node.is_head_node
+        ranks if node.resources_total.get("CPU", 0) > 0 else 0, is_head=node.is_head_node
     )
     missing_since: dict[Pool, float] = dict.fromkeys(pools, -_REFILL_AFTER_SECONDS)
     address = f"{node.node_manager_address}:{node.node_manager_port}"
@@ -141,7 +142,13 @@ def keep(parent: psutil.Process, ranks: int, need: Need) -> None:
         time.sleep(_CHECK_SECONDS)
 
 
-def build_pools(ranks: int, *, driver_node: bool) -> list[Pool]:
+def build_pools(ranks: int, *, is_head: bool) -> list[Pool]:
+    """Build the pools of a node.
+
+    Args:
+        ranks: 0 on a node that trains nothing, such as the head of a cluster, which runs no driver of an attempt.
+        is_head: whether the node is the head, which runs the other drivers.
+    """
     job = with_hook(job_environment())
 
     def pool(size: int, variables: dict[str, str]) -> Pool:
@@ -149,24 +156,28 @@ def build_pools(ranks: int, *, driver_node: bool) -> list[Pool]:
         merged = job | {"env_vars": job["env_vars"] | variables}
         return Pool(size, json.dumps(merged, sort_keys=True, separators=(",", ":")), variables)
 
-    pools = [pool(ranks, RANK_VARIABLES)] if ranks else []
-    if driver_node:
-        # Same serialization as in Ray's Python part.
-        supervisor = supervisor_variables()
-        environment = json.dumps({"env_vars": supervisor}, sort_keys=True)
-        pools.append(pool(_CONTROLLERS, CONTROLLER_VARIABLES))
-        pools.append(Pool(_SUPERVISORS, environment, supervisor))
+    # Same serialization as in Ray's Python part.
+    supervisor = supervisor_variables(is_head=is_head)
+    environment = json.dumps({"env_vars": supervisor}, sort_keys=True)
+    pools = [Pool(_SUPERVISORS, environment, supervisor)] if ranks or is_head else []
+    if ranks:
+        pools += [pool(ranks, RANK_VARIABLES), pool(_CONTROLLERS, CONTROLLER_VARIABLES)]
     return pools
 
 
-def supervisor_variables() -> dict[str, str]:
-    """Return the variables that Ray's Jobs API sets for a supervisor, which starts a driver."""
+def supervisor_variables(*, is_head: bool) -> dict[str, str]:
+    """Return the variables that Ray's Jobs API sets for a supervisor, which starts a driver.
+
+    Those about accelerators are set if the request does not tell where the driver may run.
+    """
     from ray._private.accelerators.npu import NOSET_ASCEND_RT_VISIBLE_DEVICES_ENV_VAR
     from ray._private.accelerators.nvidia_gpu import NOSET_CUDA_VISIBLE_DEVICES_ENV_VAR
     from ray._private.ray_constants import RAY_WORKER_NICENESS
 
-    return {
-        RAY_WORKER_NICENESS: "0",
+    niceness = {RAY_WORKER_NICENESS: "0"}
+    if not is_head:
+        return niceness
+    return niceness | {
         NOSET_CUDA_VISIBLE_DEVICES_ENV_VAR: "1",
         NOSET_ASCEND_RT_VISIBLE_DEVICES_ENV_VAR: "1",
     }
@@ -212,7 +223,9 @@ def waiting(raylet: psutil.Process, variables: dict[str, str]) -> int:
             words = process.cmdline()
             unused = words[:1] == ["ray::IDLE"] or any("default_worker.py" in w for w in words)
             if unused:
-                count += variables.items() <= process.environ().items()
+                given = process.environ()
+                has_role = given.get(ROLE_VARIABLE) == variables.get(ROLE_VARIABLE)
+                count += has_role and variables.items() <= given.items()
         except psutil.Error:
             continue  # it has just ended
     return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -101,6 +101,9 @@ class DispatcherContext:
     """Whether the previous dispatcher was killed, that is, did not release the lease."""
     restarted: Restarted | None = None
     """Set if Ray has lost all submissions of earlier dispatchers."""
+    without_drivers: frozenset[str] = frozenset()
+    """Ids of the nodes that run no drivers of attempts: the head, whose memory must not grow with the number of
+    attempts, and drained ones; empty if there is no other node."""
     executor_answers: bool = True
     """Whether the executor answered the last request for the cluster."""
     _stopped_at: dict[str, datetime] = field(default_factory=dict)
@@ -184,8 +187,11 @@ class DispatcherContext:
         """Forget a submission whose processes have ended."""
         self._stopped_at.pop(submission_id, None)
 
-    def submit(self, submission_id: str, command: str) -> None:
-        """Submit a command to Ray with its token. Must not be called inside a transaction."""
+    def submit(self, submission_id: str, command: str, avoid: Collection[str] = ()) -> None:
+        """Submit a command to Ray with its token, for a node that is none of `avoid`.
+
+        Must not be called inside a transaction.
+        """
         env = {
             "DASL_API_URL": self.settings.api_url,
             # Identifies the processes of this attempt.
@@ -194,5 +200,5 @@ class DispatcherContext:
             # A driver's last output must not be lost in a buffer when it is killed.
             "PYTHONUNBUFFERED": "1",
         }
-        self.executor.submit(submission_id, command, env, self.tokens[submission_id])
+        self.executor.submit(submission_id, command, env, self.tokens[submission_id], avoid)
         del self.tokens[submission_id]

@@ -4,7 +4,7 @@
 so results of the dispatcher's tests on the fake hold on Ray.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -57,9 +57,16 @@ class Executor(Protocol):
     """Interface of an executor. Every method may raise `ExecutorUnavailable`."""
 
     def submit(
-        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+        self,
+        submission_id: str,
+        entrypoint: str,
+        env: Mapping[str, str],
+        token: str,
+        avoid: Collection[str] = (),
     ) -> None:
         """Run a shell command under this id. Idempotent: exactly one command runs per id.
+
+        It runs on the head, or, if ids of nodes to `avoid` are given, on any other node.
 
         `env` is set for the process of the command, and is not secret. The token is secret: only the command's own process gets it, from
         `service.client.attempt_token.read_attempt_token`, and no command line or log of the executor has it.

@@ -48,7 +48,7 @@ from service.scheduling import repository as scheduling
 from service.scheduling.admission import Decision, Queued, Running, decide, without_foreign
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.scheduling.foreign_use import ForeignUse
-from service.scheduling.nodes import Cluster, Node, with_drains
+from service.scheduling.nodes import Cluster, Node, with_drains, without_drivers
 from service.scheduling.preemption import Candidate, victims
 from service.scheduling.repository import AttemptView
 from service.scheduling.shortage_tracker import ShortageTracker
@@ -448,6 +448,7 @@ class Dispatcher:
                 self._show_demand(cluster, [], [])
                 return
             cluster = with_drains(cluster, scheduling.drained(session))
+            self._context.without_drivers = without_drivers(cluster.nodes)
             candidates = scheduling.candidates(session, taken)
         foreign = self._foreign_use.by_node(cluster.nodes, taken)
         decisions = decide(

@@ -8,7 +8,7 @@ import logging
 import shlex
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -29,6 +29,9 @@ from service.scheduling.nodes import Cluster, Node
 logger = logging.getLogger(__name__)
 
 TESTED_RAY = "2.60"
+_NODE_ID = "ray.io/node-id"
+_HEAD = "node:__internal_head__"
+"""Resource that Ray gives the head."""
 _TAKEN = "already exists"
 _NOT_ENDED = "non-terminal state"
 # The dashboard waits up to 10 s for the node's agent before it answers a submission.
@@ -77,17 +80,24 @@ class RayExecutor:
         self._http.close()
 
     def submit(
-        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+        self,
+        submission_id: str,
+        entrypoint: str,
+        env: Mapping[str, str],
+        token: str,
+        avoid: Collection[str] = (),
     ) -> None:
         """See `Executor.submit`. The driver reserves no CPU; its workers do."""
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
-        body = {
+        body: dict[str, Any] = {
             "submission_id": submission_id,
             # Do not use the runtime environment: Ray has standby processes only if all submissions have the same.
             "entrypoint": f"export {exports}; {entrypoint}" if exports else entrypoint,
             "metadata": {METADATA_KEY: token},
             "entrypoint_num_cpus": 0,
         }
+        if avoid:
+            body["entrypoint_label_selector"] = {_NODE_ID: f"!in({','.join(sorted(avoid))})"}
         answer = self._request("POST", "/api/jobs/", json=body, timeout=_SUBMIT_TIMEOUT)
         # The agent answers 400 to an existing id, and the dashboard wraps this in a 500.
         if answer.is_success or (submission_id in answer.text and _TAKEN in answer.text):
@@ -259,6 +269,7 @@ def _node(node: dict[str, Any], usage: dict[str, list[float]]) -> Node:
         name=node.get("node_name") or "",
         total_memory=total.get("memory", 0.0),
         used_memory=usage.get("memory", [0.0])[0],
+        is_head=_HEAD in total,
         labels={str(key): str(value) for key, value in (node.get("labels") or {}).items()},
     )
 

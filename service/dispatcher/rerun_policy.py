@@ -53,6 +53,7 @@ class Rules:
 class RerunPolicy(RunPolicy[WatchedRun]):
     """Rules for runs that start from the beginning when they are repeated."""
 
+    off_head = False
     finalized = False
 
     def __init__(

@@ -42,6 +42,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
     """Rules for attempts of jobs."""
 
     noun = "job"
+    off_head = True
     finalized = True
 
     def __init__(
@@ -133,7 +134,7 @@ class TrainPolicy(RunPolicy[AttemptView]):
         return bool(saving)
 
     def request_checkpoints_on_drained(self, cluster: Cluster) -> None:
-        """Request that attempts with ranks on drained nodes save a checkpoint and stop.
+        """Request that attempts with processes on drained nodes save a checkpoint and stop.
 
         Attempts without progress have nothing to save yet and are skipped.
         """

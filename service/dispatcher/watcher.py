@@ -40,6 +40,8 @@ class RunPolicy(Protocol[V]):
     """Name of this kind of run in messages to users."""
     entrypoint: str
     """Shell command of a run; see `Entrypoints`."""
+    off_head: bool
+    """Whether their number grows with the cluster, so that none may run on its head."""
     finalized: bool
     """Whether `Finalizer` stops processes of ended runs; if not, the watcher stops them before the end."""
 
@@ -114,7 +116,8 @@ class RunWatcher(Generic[V]):
             run=run.submission_id, owner=run.owner, attempt=run.number
         )
         try:
-            self._context.submit(run.submission_id, command)
+            avoid = self._context.without_drivers if self._policy.off_head else ()
+            self._context.submit(run.submission_id, command, avoid)
         except SubmissionRefused as refusal:
             message = f"Ray refuses the {self._policy.noun}: {refusal}"
             error = {"type": "submission-refused", "message": message}

@@ -5,7 +5,7 @@ Only the dispatcher's main loop calls `keep` and submits work, so Ray never ends
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from time import monotonic
 
@@ -155,9 +155,14 @@ class RayOnDemand:
         return self._started()
 
     def submit(
-        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+        self,
+        submission_id: str,
+        entrypoint: str,
+        env: Mapping[str, str],
+        token: str,
+        avoid: Collection[str] = (),
     ) -> None:
-        self._started().submit(submission_id, entrypoint, env, token)
+        self._started().submit(submission_id, entrypoint, env, token, avoid)
 
     def status(self, submission_id: str) -> Submission | None:
         ray = self._running()

@@ -28,6 +28,8 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     drained: bool = False
     """Whether it gets no new workers."""
+    is_head: bool = False
+    """Whether it runs the executor's own services, on which the whole cluster depends."""
 
     @property
     def gpu_type(self) -> str | None:
@@ -107,6 +109,12 @@ class NodeChoice(NamedTuple):
 
 
 ANY_NODE = NodeChoice()
+
+
+def without_drivers(nodes: Sequence[Node]) -> frozenset[str]:
+    """Return the ids of the head and of drained nodes; empty if there is no other node."""
+    found = frozenset(node.id for node in nodes if node.is_head or node.drained)
+    return found if len(found) < len(nodes) else frozenset()
 
 
 def with_drains(cluster: Cluster, drained: Collection[str]) -> Cluster:

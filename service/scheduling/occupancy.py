@@ -11,14 +11,16 @@ from service.scheduling.nodes import Node
 from service.scheduling.packing import Demand, Room, Worker
 
 Placement = Mapping[str, int]
-"""Number of workers of a job on each node, by the node's id."""
+"""Number of workers of a job on each node, by the node's id; 0 on one that runs its driver only."""
 
 
 def read_placement(data: PlacementData) -> Placement:
-    """Read the placement that an attempt reported."""
+    """Read the placement that an attempt reported; its driver's node is included, maybe with 0 workers."""
     placement: Counter[str] = Counter()
     for node in data.nodes:
         placement[node.id] += len(node.ranks)
+    if data.driver is not None:
+        placement[data.driver] += 0
     return placement
 
 

@@ -133,6 +133,9 @@ def test_jobs_survive_killed_service_cut_cable_and_drained_node(cluster: Cluster
     cluster.until_saved(job)
     log = client.jobs.logs(job.id)
     assert all(f"is on {address}, cpu" in log for address in ADDRESSES.values()), log
+    (placement,) = [each for each in client.jobs.events(job.id) if each.type == "placement"]
+    addresses = {each.id: each.address for each in client.cluster().nodes}
+    assert addresses[placement.data["driver"]] == node, "the head must not carry each attempt"
 
     # The next dispatcher adopts what runs.
     cluster.kill_services()

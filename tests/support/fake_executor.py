@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from service.dispatcher.executor import ExecutorUnavailable, LogPiece, Submission, SubmissionState
@@ -30,6 +30,8 @@ class FakeExecutor:
         """Ids of the commands that ran, in order."""
         self.envs: dict[str, dict[str, str]] = {}
         """Environment of each command, including its token."""
+        self.avoided: dict[str, frozenset[str]] = {}
+        """Nodes that a command was not to run on."""
         self.stopped: list[str] = []
         self.log_bytes_read = 0
         self._processes: dict[str, subprocess.Popen[str]] = {}
@@ -37,9 +39,15 @@ class FakeExecutor:
         self._lock = threading.Lock()
 
     def submit(
-        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+        self,
+        submission_id: str,
+        entrypoint: str,
+        env: Mapping[str, str],
+        token: str,
+        avoid: Collection[str] = (),
     ) -> None:
         self._check()
+        self.avoided[submission_id] = frozenset(avoid)
         with self._lock:
             if submission_id in self._processes:
                 return

@@ -22,8 +22,8 @@ def test_placement_lists_the_ranks_of_each_node(
 ) -> None:
     monkeypatch.setattr(placement, "_nodes", ())  # restored after the test
     placement.set_nodes(nodes)
-    text, data = placement.describe(3)
+    text, data = placement.describe(3, "n1")
     assert text == message
     report = PlacementData.model_validate(data)
-    assert report.attempt == 3
+    assert (report.attempt, report.driver) == (3, "n1")
     assert [node.ranks for node in report.nodes] == ranks

@@ -68,20 +68,20 @@ def test_environment_has_the_settings_of_the_node(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("RAY_TRAIN_COLLECTIVE_TIMEOUT_S", "17")
     variables = standby.job_environment()["env_vars"]
     assert variables["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] == "17"
-    [ranks, controllers, supervisors] = standby_keeper.build_pools(1, driver_node=True)
+    [supervisors, ranks, controllers] = standby_keeper.build_pools(1, is_head=True)
     assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in controllers.environment
     assert '"RAY_TRAIN_COLLECTIVE_TIMEOUT_S":"17"' in ranks.environment
     assert "RAY_TRAIN" not in supervisors.environment
 
 
 def test_pools_of_a_node() -> None:
-    def sizes(ranks: int, driver_node: bool) -> list[int]:
-        return [pool.size for pool in standby_keeper.build_pools(ranks, driver_node=driver_node)]
+    def sizes(ranks: int, is_head: bool) -> list[int]:
+        return [pool.size for pool in standby_keeper.build_pools(ranks, is_head=is_head)]
 
-    assert sizes(3, driver_node=True) == [3, 3, 1]
-    assert sizes(3, driver_node=False) == [3]
-    assert sizes(0, driver_node=True) == [3, 1]
-    assert sizes(0, driver_node=False) == []
+    assert sizes(2, is_head=True) == [1, 2, 3]
+    assert sizes(2, is_head=False) == [1, 2, 3], "drivers of attempts run where ranks do"
+    assert sizes(0, is_head=True) == [1], "the head of a cluster runs no driver of an attempt"
+    assert sizes(0, is_head=False) == []
 
 
 def test_driver_drops_the_environment_of_its_submission_and_keeps_the_token(
@@ -223,8 +223,9 @@ def test_keeper_starts_only_needed_processes(
     need = standby_keeper.Need(tmp_path / "needed")
     with pytest.raises(_Ended):
         standby_keeper.keep(parent, 2, need)
-    [ranks] = standby_keeper.build_pools(2, driver_node=False)
-    assert started == ([("a:1", ranks.environment, 2, need.keep_seconds)] if touched else [])
+    pools = standby_keeper.build_pools(2, is_head=False)
+    expected = [("a:1", pool.environment, pool.size, need.keep_seconds) for pool in pools]
+    assert started == (expected if touched else [])
 
 
 JOB = """

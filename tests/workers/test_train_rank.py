@@ -37,7 +37,7 @@ NO_EVALUATION = {"holdout": None}
 def rank_here(start: AttemptStart, config: dict[str, object]) -> BaseException | None:
     """Run the only rank, and return its error, as Ray Train does for the driver."""
     try:
-        train_rank({**config, "log_format": "text"})
+        train_rank({**config, "log_format": "text", "driver": NODE.id})
     except ValueError as error:
         return error
     return None

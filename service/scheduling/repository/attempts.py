@@ -285,7 +285,7 @@ def running(session: Session, now: datetime) -> list[Running]:
 
 
 def attempts_on(session: Session, nodes: Collection[str]) -> set[tuple[str, int]]:
-    """Return the running attempts with a rank on one of these nodes, given by id."""
+    """Return the running attempts with a rank or the driver on one of these nodes, given by id."""
     running = Attempt.finished_at.is_(None), Attempt.state == AttemptState.RUNNING
     rows = session.execute(select(Attempt.job_id, Attempt.number).where(*running))
     placed = placements(session, [(row.job_id, row.number) for row in rows])

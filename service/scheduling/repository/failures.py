@@ -11,6 +11,7 @@ from service.db.models import Job, Run
 from service.protocol import NODE_DIED
 from service.runs import repository as runs
 from service.scheduling.nodes import Cluster, with_drains
+from service.scheduling.occupancy import Placement
 from service.scheduling.packing import most_places
 from service.scheduling.repository.attempts import placements
 from service.scheduling.repository.cluster import drained, read_nodes, snapshot
@@ -63,7 +64,7 @@ def _failed_nodes(session: Session, newest: Mapping[str, int]) -> dict[str, Avoi
     placed = placements(session, [(row.job_id, row.number) for row in rows])
     last = {row.job_id: row for row in rows if (row.job_id, row.number) in placed}
     return {
-        job_id: Avoided(frozenset(placed[job_id, row.number]), row.finished_at + AVOID_FOR)
+        job_id: Avoided(_with_ranks(placed[job_id, row.number]), row.finished_at + AVOID_FOR)
         for job_id, row in last.items()
         if row.state == AttemptState.FAILED
         and row.error_type != NODE_DIED
@@ -71,13 +72,17 @@ def _failed_nodes(session: Session, newest: Mapping[str, int]) -> dict[str, Avoi
     }
 
 
+def _with_ranks(placement: Placement) -> frozenset[str]:
+    return frozenset(node for node, workers in placement.items() if workers)
+
+
 def could_run_elsewhere(session: Session, job: Job, number: int) -> bool:
     """Whether an attempt reused a node of the previous attempt, although the other nodes have room for the job."""
     job_id = job.id
     placed = placements(session, [(job_id, number - 1), (job_id, number)])
-    before, nodes = placed.get((job_id, number - 1), {}), placed.get((job_id, number), {})
+    before, nodes = (_with_ranks(placed.get((job_id, n), {})) for n in (number - 1, number))
     last = snapshot(session)
-    if last is None or not before.keys() & nodes.keys():
+    if last is None or not before & nodes:
         return False
     cluster = with_drains(Cluster(read_nodes(last)), drained(session))
     others = [node for node in cluster.nodes if not node.drained and node.id not in nodes]

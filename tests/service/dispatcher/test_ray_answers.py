@@ -45,6 +45,8 @@ def test_live_nodes_are_found_among_many_dead_ones() -> None:
         info = GcsNodeInfo(node_id=os.urandom(28), node_manager_address=f"10.0.0.{number}")
         info.state = GcsNodeInfo.ALIVE if number < 8 else GcsNodeInfo.DEAD
         info.resources_total["CPU"] = 64
+        if number == 3:
+            info.resources_total["node:__internal_head__"] = 1
         known[info.node_id] = info
 
     async def all_nodes(**_: Any) -> tuple[dict[bytes, Any], int]:
@@ -70,6 +72,7 @@ def test_live_nodes_are_found_among_many_dead_ones() -> None:
     found = cluster_of(listed_by_ray)
     assert {node.address for node in found.nodes} == {f"10.0.0.{number}" for number in range(8)}
     assert found.total_cpus == 8 * 64
+    assert [node.address for node in found.nodes if node.is_head] == ["10.0.0.3"]
 
 
 @pytest.mark.parametrize(
