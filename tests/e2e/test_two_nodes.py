@@ -101,7 +101,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "DASL_LEASE_SECONDS": "5",
     }
     # A socket's path has at most 107 bytes. Removed after the machines, which write into it until they end.
-    with TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as sockets, two_nodes() as machines:
+    # Each machine has its own content of this folder, as on two disks: else a driver would use the other's Ray.
+    with (
+        TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as sockets,
+        TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as of_node,
+        two_nodes() as machines,
+    ):
         roles: dict[Machine, str] = {
             "head": f"--head --port=6379 --dashboard-host={head} --temp-dir={sockets}",
             "node": f"--address={head}:6379",
@@ -112,7 +117,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 f"--node-ip-address={ADDRESSES[machine]} --labels=machine={machine} {role}"
             )
             # A node that has lost the head for too long exits, and is restarted like a container.
-            always = ["sh", "-c", f"while true; do {ray}; sleep 1; done"]
+            own = f"mount --bind {of_node} {sockets};" if machine == "node" else ""
+            always = ["sh", "-c", f"{own} while true; do {ray}; sleep 1; done"]
             machines.start(machine, always, env, tmp_path / f"{machine}.log")
         with machines.on("head"), Client(URL, token, patience=PATIENCE_SECONDS) as client:
             cluster = Cluster(machines, tmp_path, env, client)
