@@ -88,6 +88,21 @@ def pin(
     console.print_result(record, f"Checkpoint {record.id} is {state}.")
 
 
+@app.command()
+def undelete(
+    subject: Annotated[str, id_argument("JOB|CHECKPOINT", "Id of the job or checkpoint.")],
+) -> None:
+    """Take back what retention by age is about to remove.
+
+    Nothing of a job is then removed for its age until that long after now; a checkpoint is pinned.
+    """
+    with connect() as client:
+        if subject.startswith("ckpt_"):
+            return pin(subject)
+        job = client.jobs.undelete(id_of_job(client, subject))
+    console.print_result(job, f"Everything of job {job.id} that is still there stays.")
+
+
 def _marks(checkpoint: CheckpointView) -> str:
     checked = checkpoint.verification
     marks = {"final": checkpoint.final, "pinned": checkpoint.pinned}

@@ -161,6 +161,7 @@ def facts(job: Job, origin: str | None = None) -> list[tuple[str, object]]:
         ("continues from", origin),
         ("experiment", place and f"{place.id}, variant {place.variant}, seed {place.seed}"),
         ("submitted by", job.submitted_by),
+        ("expires", job.expires_at),
         ("priority", job.priority or None),
         ("tags", tags_text(job.tags)),
         ("created", job.created_at),

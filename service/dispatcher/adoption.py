@@ -22,6 +22,7 @@ from service.protocol import CheckpointManifest
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import AttemptView, Ended
 from service.states import TERMINAL
+from service.storage.clock import removal_time
 
 logger = logging.getLogger(__name__)
 
@@ -85,12 +86,14 @@ class Adoption:
         if not passed(self._swept_at, now, _SWEEP_EVERY):
             return
         with self._context.database.read() as session:
+            if (time := removal_time(session, now)) is None:
+                return
             # Those that are not finalized yet have their turn before later ones.
             waiting = [attempt.finished_at for attempt in scheduling.ended_attempts(session)]
             attempts = scheduling.finalized_attempts(
                 session,
-                after=repository.swept_until(session, _SWEEP) or Ended(now - _SWEEP_BACK_TO),
-                before=min([now - _SWEEP_AFTER, *(at for at in waiting if at is not None)]),
+                after=repository.swept_until(session, _SWEEP) or Ended(time - _SWEEP_BACK_TO),
+                before=min([time - _SWEEP_AFTER, *(at for at in waiting if at is not None)]),
                 limit=_BATCH_SIZE,
             )
         swept = []

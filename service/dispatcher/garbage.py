@@ -25,6 +25,7 @@ from service.dispatcher.submission_removal import SubmissionRemoval
 from service.runs import repository as runs
 from service.states import LIVE_ATTEMPT
 from service.storage import repository as storage
+from service.storage.clock import removal_time
 from service.tasks.repository import Tasks, model_runs, preparations, previews, searches
 
 logger = logging.getLogger(__name__)
@@ -75,8 +76,9 @@ class Garbage:
             run_isolated(self.remove_dataset, dataset, "remove this data set")
         old = []
         with self._context.database.read() as session:
+            time = removal_time(session, now)
             for tasks, keep in keep_times:
-                before = None if keep is None else now - keep
+                before = None if keep is None or time is None else time - keep
                 old.append((tasks, tasks.to_remove(session, before, _BATCH_SIZE, without)))
         for tasks, task_ids in old:
             for task_id in task_ids:

@@ -5,11 +5,9 @@ them, so that an interrupted removal is repeated.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
-
-from sqlalchemy.orm import Session
 
 from service.api.problems import Problem
 from service.artifacts.attempt_log import AttemptLog
@@ -19,6 +17,8 @@ from service.db.locks import lock_job
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import Backoff, run_isolated
 from service.storage import deletion, repository
+from service.storage.clock import removal_time
+from service.storage.repository import GRACE, Old
 from service.tasks.repository import Tasks, delete_oldest, model_runs, previews
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ _KEEP_PREVIEWS = timedelta(hours=1)
 # After this many failures, the store is probably unavailable; and a query takes a limited number of ids.
 _MOST_FAILED = 1000
 
-Select = Callable[[Session, datetime, int, Collection[str]], Sequence[str]]
 Remove = Callable[[str], object]
 
 
@@ -44,15 +43,25 @@ class Retention:
     def __init__(self, context: DispatcherContext) -> None:
         self._context = context
         self._swept_at: datetime | None = None
+        self._waits = False
+        """Whether the time may be wrong."""
         self._failures = Backoff(context, _RETRY_AFTER)
 
     def round(self) -> None:
-        """Remove a batch; if nothing is left to remove, wait some minutes before the next batch."""
+        """Mark a batch, and remove what was marked a day ago; if nothing is left, wait some minutes.
+
+        Retention by size removes at once.
+        """
         now = self._context.clock()
         if not passed(self._swept_at, now, _EVERY):
             return
         settings = self._context.settings
-        rules: list[tuple[float | None, Select, Remove]] = [
+        with self._context.database.read() as session:
+            time = removal_time(session, now)
+        if time is None and not self._waits:
+            logger.warning("Nothing is removed for its age until the clock can be trusted")
+        self._waits = time is None
+        rules: list[tuple[float | None, Old, Remove]] = [
             (settings.keep_jobs_days, repository.expired_jobs, self.delete_job),
             (settings.keep_checkpoints_days, repository.with_old_checkpoints, self.thin),
             (settings.keep_artifacts_days, repository.with_old_artifacts, self.remove_artifacts),
@@ -60,21 +69,34 @@ class Retention:
             (settings.keep_logs_days, repository.with_old_logs, self.remove_logs),
         ]
         done = True
-        for days, select, remove in rules:
-            if days is not None:
-                done &= self._apply(select, now - timedelta(days=days), remove)
+        for days, old, remove in rules:
+            if days is not None and time is not None:
+                done &= self._apply(old, time, timedelta(days=days), remove)
         if settings.max_artifact_bytes is not None and done:
             done = self.shrink(settings.max_artifact_bytes)
         if done:
             self._swept_at = now
 
-    def _apply(self, select: Select, before: datetime, remove: Remove) -> bool:
+    def _apply(self, old: Old, now: datetime, age: timedelta, remove: Remove) -> bool:
         """Apply a rule to a batch of jobs; return whether nothing is left to do for now."""
-        failed = self._failures.waiting()
+        failed, marked_before = self._failures.waiting(), now - GRACE
         if len(failed) >= _MOST_FAILED:
             return True
         with self._context.database.read() as session:
-            jobs = select(session, before, _BATCH_SIZE, failed)
+            new = old.unmarked(session, now - age, _BATCH_SIZE, failed)
+            due = old.due(session, now - age, marked_before, _BATCH_SIZE, failed)
+        if new:
+            with self._context.write() as session:
+                old.mark(session, new, now)
+        all_removed = self._remove(due, remove)
+        if all_removed:
+            # Also of those that are not so old by a clock that was corrected.
+            with self._context.write() as session:
+                old.unmark_done(session, marked_before, self._failures.waiting())
+        return all_removed and len(new) < _BATCH_SIZE
+
+    def _remove(self, jobs: Sequence[str], remove: Remove) -> bool:
+        """Remove a part of each of these jobs; return whether they were fewer than a batch."""
 
         def remove_one(job_id: str) -> None:
             with self._failures.trying(job_id, f"The files of {job_id} cannot be removed now"):
@@ -195,7 +217,12 @@ class Retention:
             if left > 0:
                 left -= self.remove_artifacts(job_id, left)
 
-        return self._apply(repository.with_old_artifacts, now, remove) or left <= 0
+        failed = self._failures.waiting()
+        if len(failed) >= _MOST_FAILED:
+            return True
+        with self._context.database.read() as session:
+            jobs = repository.with_old_artifacts.stored(session, now, _BATCH_SIZE, failed)
+        return self._remove(jobs, remove) or left <= 0
 
 
 def _log(job_id: str, count: int, noun: str, size: int) -> None:

@@ -17,6 +17,7 @@ from service.datasets.uploads.files import Lost, is_full, upload_files
 from service.db.models import Dataset
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import Backoff, run_isolated
+from service.storage.clock import removal_time
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +133,10 @@ class Uploads:
         now = self._context.clock()
         if not passed(self._swept_at, now, _SWEEP_EVERY):
             return
-        before = now - timedelta(days=self._context.settings.keep_uploads_days)
         with self._context.write() as session:
+            if (time := removal_time(session, now)) is None:
+                return
+            before = time - timedelta(days=self._context.settings.keep_uploads_days)
             deleted = repository.delete_abandoned(session, before, now)
         for dataset_id in deleted:
             logger.info("deleted %s, whose upload was not continued", dataset_id)

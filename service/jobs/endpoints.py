@@ -152,6 +152,13 @@ def delete_job(job: OwnJobToChange, session: WriteSession) -> None:
     deletion.delete_job(session, job)
 
 
+@router.post("/{job_id}/undelete")
+def undelete_job(job: OwnJobToChange, session: WriteSession) -> JobView:
+    """Take back what retention by age has marked of a job (`expires_at`); 409 if nothing is marked."""
+    deletion.undelete_job(session, job)
+    return service.view(session, job)
+
+
 @router.post("/{job_id}/cancel", status_code=202)
 def cancel_job(job: OwnJobToChange, session: WriteSession) -> JobView:
     """Request that a job is cancelled; it stops after its current step. 409 once it has ended."""

@@ -65,7 +65,7 @@ def with_dataset(tenant: str) -> Select[Job, str]:
     """Select a tenant's jobs, each with the name of its data set."""
     return (
         select(Job, Dataset.name)
-        .options(undefer(Job.submitted_by))
+        .options(undefer(Job.submitted_by), undefer(Job.marked_at))
         .join(Dataset, Job.dataset_id == Dataset.id)
         .where(Job.tenant == tenant, Job.deleted_at.is_(None))
     )

@@ -78,7 +78,7 @@ def patch(session: Session, job: Job, changes: JobPatch, limit: ClusterLimit) ->
     session.flush()
     if "tags" in named:
         repository.store_tags(session, job)
-    return _view(session, job)
+    return view(session, job)
 
 
 def _change_workers(session: Session, job: Job, workers: int, limit: ClusterLimit) -> None:
@@ -120,7 +120,7 @@ def cancel(session: Session, job: Job) -> JobView:
     """
     if lifecycle.request_cancel(session, job.id) is None and job.status != "cancelled":
         raise _wrong_state(job, "only a job that has not ended can be cancelled")
-    return _view(session, job)
+    return view(session, job)
 
 
 def pause(session: Session, job: Job) -> JobView:
@@ -133,7 +133,7 @@ def pause(session: Session, job: Job) -> JobView:
         raise _wrong_state(
             job, "only a job that has not ended and is not being cancelled can be paused"
         )
-    return _view(session, job)
+    return view(session, job)
 
 
 def resume(session: Session, job: Job) -> JobView:
@@ -145,7 +145,7 @@ def resume(session: Session, job: Job) -> JobView:
     _check_time_left(session, job)
     if lifecycle.request_resume(session, job.id) is None:
         raise _wrong_state(job, "only a paused job can be resumed")
-    return _view(session, job)
+    return view(session, job)
 
 
 def _check_time_left(session: Session, job: Job) -> None:
@@ -164,7 +164,7 @@ def _check_time_left(session: Session, job: Job) -> None:
     raise Problem(409, "time-limit-reached", detail)
 
 
-def _view(session: Session, job: Job) -> JobView:
+def view(session: Session, job: Job) -> JobView:
     """Return the view of a job after a change."""
     row = repository.get(session, job.tenant, job.id)
     assert row is not None, "its row is locked"

@@ -3,14 +3,16 @@
 from typing import Any
 
 from service.db.models import Job
+from service.storage.repository import GRACE
 from service.wire.cluster import QueuedJob
 from service.wire.jobs import DatasetReference, ExperimentPlace, JobSummary, JobView, as_object
 
 
 def job_view(job: Job, dataset_name: str) -> JobView:
-    built = ("dataset", "experiment")
+    built = ("dataset", "experiment", "expires_at")
     fields = {name: getattr(job, name) for name in JobView.model_fields if name not in built}
     fields["experiment"] = _membership(job)
+    fields["expires_at"] = None if job.marked_at is None else job.marked_at + GRACE
     return JobView(dataset=DatasetReference(id=job.dataset_id, name=dataset_name), **fields)
 
 

@@ -12,6 +12,21 @@ from service.states import TERMINAL
 from service.storage import repository
 
 
+def undelete_job(session: Session, job: Job) -> None:
+    """Take back what retention by age has marked of a job, and let it wait as long again.
+
+    Raises:
+        Problem: 409, nothing of it is marked.
+    """
+    if job.marked_at is None:
+        detail = (
+            "Nothing of the job is about to be removed. What was removed cannot be taken back; pin the checkpoints that "
+            "must stay (dasl pin)"
+        )
+        raise Problem(409, "wrong-state", detail, extra={"job_status": job.status})
+    repository.undelete(session, job, datetime.now(UTC))
+
+
 def delete_job(session: Session, job: Job) -> None:
     """Delete a job that has ended, with all that belongs to it.
 

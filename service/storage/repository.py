@@ -3,9 +3,10 @@
 Each call changes a bounded number of rows.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    or_,
     select,
     text,
     tuple_,
@@ -38,6 +40,7 @@ from service.db.models import (
     Base,
     Checkpoint,
     Dataset,
+    Expiry,
     IdempotencyKey,
     Job,
     JobTag,
@@ -167,49 +170,112 @@ def _has_live_clone() -> ColumnElement[bool]:
     )
 
 
-SelectJobs = Callable[[Session, datetime, int, Collection[str]], Sequence[str]]
-"""Returns up to a number of jobs that ended before a time, earliest first, except the ids in a collection."""
+GRACE = timedelta(days=1)
+"""How long what retention by age has marked stays: a wrong clock is corrected meanwhile, or a user takes it back."""
+What = Literal["job", "checkpoints", "artifacts", "metrics", "logs"]
+"""A part of a job that retention by age removes."""
 
 
-def _ended(*conditions: ColumnElement[bool] | TextClause) -> SelectJobs:
-    """Return a query of jobs that have ended, have no processes, and meet the conditions.
+@dataclass(frozen=True)
+class Old:
+    """Ended jobs without processes of which a part is stored.
 
-    One of the conditions must be that they are not deleted.
+    Attributes:
+        what: the part.
+        conditions: further ones; one must be that the job is not deleted.
     """
 
-    def jobs(
-        session: Session, before: datetime, limit: int, without: Collection[str]
+    what: What
+    conditions: Sequence[ColumnElement[bool] | TextClause]
+
+    def stored(
+        self, session: Session, before: datetime, limit: int, without: Collection[str]
     ) -> Sequence[str]:
+        """Return up to `limit` jobs that ended before a time, earliest first, except the ids in `without`."""
+        return self._first(session, self._before(before), limit, without)
+
+    def unmarked(
+        self, session: Session, before: datetime, limit: int, without: Collection[str]
+    ) -> Sequence[str]:
+        """Return those that are not marked; arguments as for `stored`."""
+        return self._first(session, (*self._before(before), ~self._marks.exists()), limit, without)
+
+    def mark(self, session: Session, jobs: Collection[str], now: datetime) -> None:
+        session.add_all(Expiry(job_id=job_id, what=self.what, marked_at=now) for job_id in jobs)
+
+    def due(
+        self,
+        session: Session,
+        before: datetime,
+        marked_before: datetime,
+        limit: int,
+        without: Collection[str],
+    ) -> Sequence[str]:
+        """Return those that were marked before a time and still ended before `before`."""
+        marked = self._marks.where(Expiry.marked_at <= marked_before).exists()
+        return self._first(session, (*self._before(before), marked), limit, without)
+
+    def unmark_done(
+        self, session: Session, marked_before: datetime, without: Collection[str]
+    ) -> None:
+        """Remove the marks from before a time, except those of the ids in `without`."""
+        session.execute(
+            delete(Expiry).where(
+                Expiry.what == self.what,
+                Expiry.marked_at <= marked_before,
+                Expiry.job_id.not_in(list(without)),
+            )
+        )
+
+    @property
+    def _marks(self) -> Select[*tuple[str]]:
+        return select(Expiry.job_id).where(Expiry.job_id == Job.id, Expiry.what == self.what)
+
+    def _before(self, before: datetime) -> tuple[ColumnElement[bool], ...]:
+        kept = or_(Job.undeleted_at.is_(None), Job.undeleted_at < before)
+        return (Job.finished_at < before, kept)
+
+    def _first(
+        self,
+        session: Session,
+        conditions: Sequence[ColumnElement[bool]],
+        limit: int,
+        without: Collection[str],
+    ) -> Sequence[str]:
+        others = Job.id.not_in(list(without))
         return session.scalars(
             select(Job.id)
-            .where(
-                Job.finished_at < before,
-                Job.id.not_in(list(without)),
-                ~_has_processes(),
-                *conditions,
-            )
+            .where(*conditions, others, ~_has_processes(), *self.conditions)
             .order_by(Job.finished_at, Job.id)
             .limit(limit)
         ).all()
 
-    return jobs
+
+def undelete(session: Session, job: Job, now: datetime) -> None:
+    """Remove the marks of a job, and let retention by age wait as long again."""
+    session.execute(delete(Expiry).where(Expiry.job_id == job.id))
+    job.undeleted_at = now
+    session.flush()
 
 
 _UNUSED = (~_has_live_clone(), ~_has_pending_run())
-expired_jobs = _ended(
-    Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)),
-    Job.deleted_at.is_(None),
-    ~exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned),
-    *_UNUSED,
+expired_jobs = Old(
+    "job",
+    (
+        Job.status.in_((JobStatus.FAILED, JobStatus.CANCELLED)),
+        Job.deleted_at.is_(None),
+        ~exists().where(Checkpoint.job_id == Job.id, Checkpoint.pinned),
+        *_UNUSED,
+    ),
 )
 """Failed and cancelled jobs that may be deleted."""
-with_old_logs = _ended(text(OLD_LOGS))
+with_old_logs = Old("logs", (text(OLD_LOGS),))
 """Jobs whose logs are stored."""
-with_old_metrics = _ended(text(OLD_METRICS))
+with_old_metrics = Old("metrics", (text(OLD_METRICS),))
 """Jobs whose metrics are stored."""
-with_old_artifacts = _ended(text(OLD_ARTIFACTS), *_UNUSED)
+with_old_artifacts = Old("artifacts", (text(OLD_ARTIFACTS), *_UNUSED))
 """Jobs whose artifacts and older checkpoints are stored."""
-with_old_checkpoints = _ended(text(OLD_CHECKPOINTS), *_UNUSED)
+with_old_checkpoints = Old("checkpoints", (text(OLD_CHECKPOINTS), *_UNUSED))
 """Jobs whose older checkpoints may be stored."""
 
 

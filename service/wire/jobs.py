@@ -78,6 +78,8 @@ class JobView(JobState):
     metrics_removed_at: datetime | None
     artifacts_removed_at: datetime | None
     """When retention removed its logs, its metrics, or its artifacts and older checkpoints."""
+    expires_at: datetime | None
+    """When retention by age removes a part of it, unless it is taken back; null: nothing is marked."""
 
 
 class JobSummary(JobState):

@@ -101,7 +101,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "DASL_LEASE_SECONDS": "5",
     }
     # A socket's path has at most 107 bytes. Removed after the machines, which write into it until they end.
-    # Each machine has its own content of this folder, as on two disks: else a driver would use the other's Ray.
+    # The node sees its own processes and its own content of this folder only: a driver looks there for its Ray.
     with (
         TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as sockets,
         TemporaryDirectory(prefix="dasl-ray-", dir="/tmp") as of_node,
@@ -117,9 +117,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 f"--node-ip-address={ADDRESSES[machine]} --labels=machine={machine} {role}"
             )
             # A node that has lost the head for too long exits, and is restarted like a container.
-            own = f"mount --bind {of_node} {sockets};" if machine == "node" else ""
-            always = ["sh", "-c", f"{own} while true; do {ray}; sleep 1; done"]
-            machines.start(machine, always, env, tmp_path / f"{machine}.log")
+            always = f"while true; do {ray}; sleep 1; done"
+            command = ["sh", "-c", always]
+            if machine == "node":
+                own = ["sh", "-c", f"mount --bind {of_node} {sockets}; {always}"]
+                command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *own]
+            machines.start(machine, command, env, tmp_path / f"{machine}.log")
         with machines.on("head"), Client(URL, token, patience=PATIENCE_SECONDS) as client:
             cluster = Cluster(machines, tmp_path, env, client)
             cluster.start_services()

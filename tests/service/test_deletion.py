@@ -1,23 +1,25 @@
 """Deletion of jobs, and retention by age and size."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from dasl_core.spec import Checkpoints
 from service import ids
 from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
-from service.db.models import Attempt, Base, Checkpoint, Run, Usage
+from service.db import leases
+from service.db.models import Attempt, Base, Checkpoint, Expiry, Run, Usage
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
+from service.storage import clock
 from service.storage import repository as storage
 from tests.service.test_retention import kept, save
 from tests.support.api_under_test import Api, Worker, refused
@@ -189,17 +191,39 @@ def test_deleted_job_frees_its_data_set(api: Api) -> None:
     assert api.client.delete(f"/v1/datasets/{dataset}").status_code == 204
 
 
-def keep(garbage: Garbage, *, days: float = 10, **settings: Any) -> None:
-    """Run rounds of retention with these settings, so many days from now."""
+def keep(garbage: Garbage, *, days: float = 10, grace: float = 1.0, **settings: Any) -> None:
+    """Run rounds of retention with these settings, so many days from now and some days after."""
     context = garbage._context
-    context.clock = lambda: utc_now() + timedelta(days=days)
-    assert context.take_lease()
     context.settings = context.settings.model_copy(update=settings)
-    for _ in range(3):
-        garbage._retention = Retention(context)
-        garbage.round()
+    for now in (days, days + grace):
+        at_time(garbage, utc_now() + timedelta(days=now))
+        for _ in range(3):
+            garbage._retention = Retention(context)
+            garbage.round()
 
 
+def at_time(garbage: Garbage, now: datetime, *, quiet: bool = False) -> None:
+    """Set this machine's clock to a time at which, unless it is quiet, something happens."""
+    garbage._context.clock = lambda: now
+    garbage._context.renewed_at = None
+    assert garbage._context.take_lease()
+    if not quiet:
+        used: dict[str, Any] = {"gpu_seconds": 1.0, "cpu_seconds": 1.0, "tags": {}}
+        with garbage._context.database.write() as session:
+            session.merge(Usage(job_id="job_x", hour=now, tenant="t", account_id="a", **used))
+
+
+@pytest.fixture
+def database_clock(garbage: Garbage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the database's clock agree with the dispatcher's."""
+    for module in (leases, clock):
+        monkeypatch.setattr(module, "current_time", lambda _: garbage._context.clock())
+
+
+agreeing_clocks = pytest.mark.usefixtures("database_clock")
+
+
+@agreeing_clocks
 def test_nothing_is_removed_by_default(api: Api, garbage: Garbage) -> None:
     worker = ended(api, "failed")
     before = rows_of(api, worker.job_id)
@@ -207,17 +231,19 @@ def test_nothing_is_removed_by_default(api: Api, garbage: Garbage) -> None:
     assert rows_of(api, worker.job_id) == before
 
 
+@agreeing_clocks
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled"])
 def test_old_failed_and_cancelled_jobs_are_deleted(
     api: Api, garbage: Garbage, outcome: str
 ) -> None:
     worker = ended(api, outcome)
-    keep(garbage, keep_jobs_days=11)
+    keep(garbage, keep_jobs_days=13)
     assert rows_of(api, worker.job_id)
     keep(garbage, keep_jobs_days=9)
     assert bool(rows_of(api, worker.job_id)) == (outcome == "succeeded")
 
 
+@agreeing_clocks
 def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) -> None:
     worker, live = ended(api, steps=(1, 2, 3)), api.running()
     save(live, 1), save(live, 2)
@@ -225,7 +251,7 @@ def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) 
     first = api.client.get(f"{path}/checkpoints").json()["data"][0]["id"]
     api.client.patch(f"/v1/checkpoints/{first}", json={"pinned": True})
     settings = {"keep_logs_days": 9, "keep_metrics_days": 9, "keep_artifacts_days": 9}
-    keep(garbage, **dict.fromkeys(settings, 11))
+    keep(garbage, **dict.fromkeys(settings, 13))
     assert kept(api, worker) == [1, 2, 3]
     keep(garbage, **settings)
     assert api.client.get(f"{path}/logs").text == ""
@@ -241,6 +267,7 @@ def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) 
     assert kept(api, worker) == [3]
 
 
+@agreeing_clocks
 def test_checkpoints_are_removed_by_default_a_month_after_the_end(
     api: Api, garbage: Garbage
 ) -> None:
@@ -250,7 +277,7 @@ def test_checkpoints_are_removed_by_default_a_month_after_the_end(
     checkpoints = api.client.get(f"/v1/jobs/{worker.job_id}/checkpoints").json()["data"]
     first = f"/v1/checkpoints/{checkpoints[0]['id']}"
     api.client.patch(first, json={"pinned": True})
-    keep(garbage, days=29)
+    keep(garbage, days=28)
     assert kept(api, worker) == [1, 2, 3]
     keep(garbage, days=31)
     assert (kept(api, worker), kept(api, live)) == ([1, 3], [1, 2])
@@ -276,6 +303,7 @@ def test_older_checkpoints_of_an_ended_job_are_deleted_at_once(api: Api, garbage
     refused(api.client.delete(f"/v1/jobs/{ids.new_id('job')}/checkpoints"), 404)
 
 
+@agreeing_clocks
 def test_retention_pauses_when_many_removals_failed(
     api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,16 +319,17 @@ def test_retention_pauses_when_many_removals_failed(
 
     monkeypatch.setattr(AttemptLog, "remove", fail)
     context = garbage._context
-    context.clock = lambda: utc_now() + timedelta(days=10)
-    assert context.take_lease()
     context.settings = context.settings.model_copy(update={"keep_logs_days": 1})
     retention = Retention(context)
-    for _ in range(5):
-        retention.round()
+    for days in (10, 11.1):
+        at_time(garbage, utc_now() + timedelta(days=days))
+        for _ in range(5):
+            retention.round()
     assert len(tried) == 2
 
 
 @pytest.mark.dialect
+@agreeing_clocks
 def test_size_limit_removes_from_the_earliest_ended_jobs_only_what_it_must(
     api: Api, garbage: Garbage
 ) -> None:
@@ -365,3 +394,50 @@ def test_storage_report_names_other_tenants_to_operators_only(api: Api) -> None:
     assert store("admin", tenant="lab") == (0, [])
     assert store("admin", tenant="default") == of_default
     assert store("operator", tenant="operations") == of_default
+
+
+@pytest.mark.dialect
+@agreeing_clocks
+def test_what_is_old_is_marked_a_day_before_its_removal(api: Api, garbage: Garbage) -> None:
+    worker = ended(api)
+    path = f"/v1/jobs/{worker.job_id}"
+    keep(garbage, grace=0.9, keep_logs_days=9, keep_metrics_days=9)
+    job = api.client.get(path).json()
+    assert datetime.fromisoformat(job["expires_at"]) == pytest.approx(
+        utc_now() + timedelta(days=11), abs=timedelta(hours=1)
+    )
+    assert (job["logs_removed_at"], api.client.get(f"{path}/logs").text) == (None, "line\n")
+    assert api.client.post(f"{path}/undelete").json()["expires_at"] is None
+    refused(api.client.post(f"{path}/undelete"), 409, type="wrong-state")
+    keep(garbage, days=8.9, keep_logs_days=9)  # as long again
+    assert api.client.get(f"{path}/logs").text == "line\n"
+    keep(garbage, days=10, keep_logs_days=9)
+    assert api.client.get(f"{path}/logs").text == ""
+    assert api.client.get(path).json()["expires_at"] is None, "it is removed"
+
+
+def test_clock_that_jumps_for_a_while_removes_nothing(api: Api, garbage: Garbage) -> None:
+    """Two rounds with a clock 40 days ahead deleted 5 of 6 checkpoints of a job that had ended ten minutes before."""
+    worker = ended(api, steps=(1, 2, 3))
+    for ahead in (40, 41.1, 45):
+        at_time(garbage, utc_now() + timedelta(days=ahead), quiet=True)
+        garbage.round()
+        garbage._retention = Retention(garbage._context)
+    assert kept(api, worker) == [1, 2, 3]
+    assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["expires_at"] is None
+
+
+@agreeing_clocks
+def test_mark_of_a_wrong_clock_is_dropped(api: Api, garbage: Garbage) -> None:
+    """The clock is right again before the day is over."""
+    worker = ended(api, steps=(1, 2, 3))
+    at_time(garbage, utc_now() + timedelta(days=40))
+    garbage.round()
+    assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["expires_at"]
+    with api.database.write() as session:
+        session.execute(update(Expiry).values(marked_at=utc_now() - timedelta(days=2)))
+    at_time(garbage, utc_now())
+    garbage._retention = Retention(garbage._context)
+    garbage.round()
+    assert kept(api, worker) == [1, 2, 3]
+    assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["expires_at"] is None

@@ -85,6 +85,14 @@ class AsyncJobs(AsyncResource):
         """
         await self._transport.json("DELETE", path_to("jobs", job_id))
 
+    async def undelete(self, job_id: str) -> AsyncJob:
+        """Take back what retention by age is about to remove of a job (`expires_at`).
+
+        Raises:
+            ApiError: 409 if nothing is.
+        """
+        return await self._request(job_id, "undelete")
+
     async def pause(self, job_id: str) -> AsyncJob:
         """Pause a job.
 

@@ -27,6 +27,7 @@ from service.db.models.jobs import (
     UNTHINNED,
     WAITING_FIRST,
     Experiment,
+    Expiry,
     IdempotencyKey,
     Job,
     JobTag,

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from dasl_core.spec import ResolvedJobSpec, Resources, versions
 from service.db.models.accounts import Token, User
-from service.db.models.base import Base, Object
+from service.db.models.base import Base, Object, UtcDateTime
 
 # As literal SQL: SQLite uses a partial index only for a condition without parameters.
 _ENDED = "finished_at IS NOT NULL AND deleted_at IS NULL"
@@ -26,6 +26,19 @@ def _some(name: str, condition: str, *columns: str) -> Index:
     """Build an index of the rows that meet a condition."""
     where = text(condition)
     return Index(f"ix_jobs_{name}", *columns, sqlite_where=where, postgresql_where=where)
+
+
+class Expiry(Base):
+    """A part of an ended job that retention by age removes a day after it was marked."""
+
+    __tablename__ = "expiries"
+    __table_args__ = (Index(None, "what", "marked_at"),)
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    # A `service.storage.repository.What`.
+    what: Mapped[str] = mapped_column(String(20), primary_key=True)
+    # By the time of `service.storage.clock`.
+    marked_at: Mapped[datetime]
 
 
 class Job(Base):
@@ -99,6 +112,8 @@ class Job(Base):
     logs_removed_at: Mapped[datetime | None]
     metrics_removed_at: Mapped[datetime | None]
     artifacts_removed_at: Mapped[datetime | None]
+    # When a user took back what retention by age had marked: it waits as long again.
+    undeleted_at: Mapped[datetime | None]
     # Whether retention by age has removed all checkpoints that it may remove.
     checkpoints_thinned: Mapped[bool] = mapped_column(default=False)
     # Replaces the spec's `resources.workers`.
@@ -111,6 +126,13 @@ class Job(Base):
             select(User.name).where(User.id == account_id).scalar_subquery(),
             select(Token.name).where(Token.id == token_id).scalar_subquery(),
         ),
+        deferred=True,
+    )
+    # When retention by age marked the first part of it; read like `submitted_by`.
+    marked_at: Mapped[datetime | None] = column_property(
+        select(func.min(Expiry.marked_at, type_=UtcDateTime()))
+        .where(Expiry.job_id == id)
+        .scalar_subquery(),
         deferred=True,
     )
     # Its experiment, variant and seed; null: it belongs to no experiment.
