@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Self
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from dasl_core.data.pixel_facts import PixelFacts
 from dasl_core.data.sources import Entry, Skipped, Source, SourceRecord
 from dasl_core.data.strings import Strings
 from dasl_core.spec import DatasetFacts
+from dasl_core.spec.fields import PixelType
 from dasl_core.spec.locations import EVERY_FOLDER, ReadableFolders
+from dasl_core.spec.resolve.pixels import conversion
 from dasl_core.storage import is_inside
 
 # Increased when older indexes can no longer be read.
@@ -125,6 +127,11 @@ class DatasetIndex:
         checksum = int(self.checksums[index])
         with open_unchanged(self.opened_source, self.entry(index), checksum) as file:
             return _sha256(file)
+
+    def as_type(self, dtype: PixelType) -> Self:
+        """Return the index of the same images, whose values are read as another type if they are converted to it."""
+        converted = conversion(self.pixels.dtype, dtype) != 1 and self.on_disk
+        return replace(self, pixels=replace(self.pixels, dtype=dtype)) if converted else self
 
     def facts(self) -> DatasetFacts:
         """Return the facts for resolving a job's "auto" values."""

@@ -101,7 +101,9 @@ def preprocessing(spec: ResolvedJobSpec) -> dict[str, Any]:
     """Describe the preprocessing of images, which exported networks do not include, JSON-ready."""
     backbone, crop_pct = spec.backbone, spec.evaluate.crop_pct
     # Not needed for 8-bit images, which readers map to [0, 1].
-    window = {} if backbone.window == EIGHT_BIT else {"window": list(backbone.window)}
+    window = {"type": backbone.pixel_type, "window": list(backbone.window)}
+    if backbone.window == EIGHT_BIT:
+        window = {}
     return {
         "image_size": backbone.image_size,
         "channels": backbone.in_channels,

@@ -30,6 +30,7 @@ from dasl_core.spec.fields import (
     JitterStrength,
     LayerDecay,
     PerView,
+    PixelType,
     Pooling,
     PositiveInt,
     Probability,
@@ -55,6 +56,8 @@ class ResolvedBackbone(Backbone):
     image_size: ImageSize
     stem: Stem
     in_channels: Channels = 3
+    pixel_type: PixelType = "uint8"
+    """Type of the training images' values. Values of other types are converted to it (`dasl_core.data.decode`)."""
     window: Window = EIGHT_BIT
     mean: ChannelMeans
     std: ChannelStds

@@ -186,9 +186,9 @@ def open_canvases(
     threads: int,
     on_read: OnRead = lambda images: None,
 ) -> Canvases:
-    """Open the images of a data set in the size and form of a spec; arguments as for `Canvases`."""
+    """Open the images of a data set in the size, type and form of a spec; arguments as for `Canvases`."""
     return Canvases(
-        index,
+        index.as_type(spec.backbone.pixel_type),
         spec.backbone.image_size,
         spec.backbone.in_channels,
         cache=cache,

@@ -1,6 +1,7 @@
 """Embeddings by a finished backbone: the features of training's evaluations, in files that others read."""
 
 import json
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from safetensors.numpy import load_file
@@ -28,8 +30,10 @@ from dasl_core.embedding import (
     read_parts,
     write_parts,
 )
+from dasl_core.export.card import _values
+from dasl_core.export.network import preprocessing
 from dasl_core.spec import Evaluate, ResolvedJobSpec, SpecError
-from dasl_core.spec.finished import resolve_evaluation
+from dasl_core.spec.finished import images_problem, resolve_evaluation
 from dasl_core.standalone.embed import embed
 from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.features import ImageEncoder, eval_mode
@@ -111,6 +115,31 @@ def test_features_are_those_of_training(
     # Bit by bit, if decoding, batches and precision are the same.
     assert torch.equal(torch.from_numpy(embedded), training_features(settings, network, index))
     assert [key for batch in batches for key in batch.keys] == list(index.paths)
+
+
+def test_values_of_8_bits_are_read_as_in_training(tmp_path: Path) -> None:
+    """One image of 16 bits made a data set of photos unusable on others: these were read without the factor 257."""
+    photos = image_folder(tmp_path / "photos")
+    shutil.copytree(photos, tmp_path / "mixed")
+    values = np.random.default_rng(0).integers(0, 2**16, (40, 40, 3), np.uint16)
+    tifffile.imwrite(tmp_path / "mixed" / "deep.tif", values)
+    mixed, eight = ingest(tmp_path / "mixed"), ingest(photos)
+    assert (mixed.pixels.dtype, eight.pixels.dtype) == ("uint16", "uint8")
+    settings, _ = write_checkpoint(mixed, tmp_path / "checkpoint")
+    assert images_problem("eight", eight.facts(), mixed.facts(), settings.backbone) is None
+    found = []
+    for index in (mixed, eight):
+        backbone = load_backbone(tmp_path / "checkpoint", CPU)
+        images = ImagesWithFeatures(backbone, index, cache=tmp_path / "cache", threads=1)
+        batches = [*images.batches()]
+        images.close()
+        features = (dict(zip(batch.keys, batch.features, strict=True)) for batch in batches)
+        found.append({key: values for each in features for key, values in each.items()})
+    for key, values in found[1].items():
+        np.testing.assert_allclose(values, found[0][key], atol=1e-6)
+    described = preprocessing(settings)
+    assert (described["type"], described["window"]) == ("uint16", list(settings.backbone.window))
+    assert "of a file of 8 bits\nits values times 257" in _values(described)
 
 
 def test_tokens_of_a_transformer(tmp_path: Path) -> None:

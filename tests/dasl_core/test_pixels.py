@@ -139,6 +139,7 @@ def test_percentiles_need_different_measured_values() -> None:
 
 
 IN_8_BITS = tuple(value / 16 for value in VALUES)
+FULL = tuple(value * 16 for value in VALUES)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,9 @@ IN_8_BITS = tuple(value / 16 for value in VALUES)
         (facts(bands=5), EIGHT_BIT, "3 bands, and backbone.in_channels is 5"),
         (facts(bands=5), facts(bands=5), None),
         (XRAY, XRAY.model_copy(update={"quantiles": IN_8_BITS}), None),  # dark, but in the units
-        (XRAY, facts(quantiles=IN_8_BITS), "has uint8 values from 0.875 to 243.875"),
+        (XRAY, facts(quantiles=IN_8_BITS), "has uint8 values from 0.875 to 243.875, 224.875 to 6"),
+        (facts(dtype="uint16", quantiles=FULL), facts(quantiles=IN_8_BITS), None),
+        (facts(quantiles=IN_8_BITS), facts(dtype="uint16", quantiles=FULL), None),
         (facts(quantiles=IN_8_BITS), XRAY, "has uint16 values from 14 to 3902"),
         (XRAY, facts(dtype="int16", quantiles=VALUES), None),
         (XRAY, facts(), None),  # ingested by an older version, which measured nothing

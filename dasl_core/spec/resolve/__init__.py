@@ -160,6 +160,7 @@ def resolve(
             image_size=image_size,
             stem=network.stem,
             in_channels=channels,
+            pixel_type=facts.dtype,
             window=window,
             mean=normalization.mean,
             std=normalization.std,

@@ -10,7 +10,7 @@ from dasl_core.spec.job import JobSpec
 from dasl_core.spec.problems import FieldProblem, Problems
 from dasl_core.spec.resolve.epochs import automatic_interval
 from dasl_core.spec.resolve.facts import DatasetFacts
-from dasl_core.spec.resolve.pixels import RGB, fits_window, percentile
+from dasl_core.spec.resolve.pixels import RGB, conversion, fits_window, percentile
 from dasl_core.spec.resolved import ResolvedBackbone, ResolvedEvaluate
 
 # Resize 256 and CenterCrop 224, for images of at least this size.
@@ -200,11 +200,13 @@ def evaluation_problem(
         return None
     low, high = backbone.window
     least, most = (percentile(evaluated.quantiles, each) for each in (0.1, 99.9))
-    if fits_window((least, most), backbone.window):
+    factor = conversion(evaluated.dtype, trained.dtype)
+    if fits_window((least * factor, most * factor), backbone.window):
         return None
+    read = f", {least * factor:g} to {most * factor:g} as {trained.dtype}" if factor != 1 else ""
     return FieldProblem(
         "evaluate.dataset",
-        f"has {evaluated.dtype} values from {least:g} to {most:g}, and backbone.window, of the {trained.dtype} "
+        f"has {evaluated.dtype} values from {least:g} to {most:g}{read}, and backbone.window, of the {trained.dtype} "
         f"images to train on, goes from {low:g} to {high:g}",
         name,
         "images in the units of those to train on",

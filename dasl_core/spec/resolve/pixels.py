@@ -58,6 +58,9 @@ def check_channels(
         problems.add("backbone.in_channels", problem, str(channels), f"{facts.bands} or auto")
 
 
+_SHARES: tuple[PixelType, ...] = ("uint8", "uint16")
+
+
 def choose_window(
     backbone: Backbone, facts: DatasetFacts, problems: Problems
 ) -> tuple[float, float]:
@@ -90,6 +93,16 @@ def automatic_window(dtype: PixelType, quantiles: tuple[float, ...] | None) -> t
     if low == high:  # the content is in the few other values
         low, high = quantiles[0], quantiles[-1]
     return (low, high) if low < high else RANGES[dtype]
+
+
+def conversion(source: PixelType, target: PixelType) -> float:
+    """Return the factor by which values of a type are converted to another: 1 for those that stay as they are.
+
+    Unsigned integers are shares of their range, and so are floats that they become (`dasl_core.data.decode`).
+    """
+    if source in _SHARES and target in (*_SHARES, "float32"):
+        return RANGES[target][1] / RANGES[source][1]
+    return 1.0
 
 
 def fits_window(values: tuple[float, float], window: tuple[float, float]) -> bool:
