@@ -256,12 +256,12 @@ def _values(images: dict[str, Any]) -> str:
         return f"{bands}values in [0, 1] minus {mean},\ndivided by {std}"
     low, high = images["window"]
     converted = {
-        "uint16": "; of a file of 8 bits\nits values times 257",
-        "float32": "; of a file of 8 or 16 bits\nits values divided by 255 or 65535",
+        "uint16": ". For a file of 8 bits x is its values times 257",
+        "float32": ". For a file of 8 or 16 bits x is its values\ndivided by 255 or 65535",
     }
     return (
-        f"{bands}raw values x\n(of DICOM after slope and intercept{converted.get(images['type'], '')}) as `(clip((x - {low:g}) / ({high:g} - {low:g}), 0, 1) - mean) / std`, with {mean}\n"
-        f"and std {std} of each channel"
+        f"{bands}raw values x\n(of DICOM after slope and intercept) as `(clip((x - {low:g}) / ({high:g} - {low:g}), 0, 1) - mean) / std`, with {mean}\n"
+        f"and std {std} of each channel{converted.get(images['type'], '')}"
     )
 
 

@@ -14,6 +14,7 @@ from dasl_core.spec.fields import (
     DropPath,
     FrozenBatchNorm,
     ImageSize,
+    PixelType,
     Pooling,
     Window,
 )
@@ -51,6 +52,9 @@ class Backbone(SpecModel):
     """Channels of the network's input. 3 reads all images as RGB, 1 as luminance; other numbers need images
     with that number of bands. "auto": that of the checkpoint of `pretrained`; else 3 for images of gray and
     color, also with transparency or as CMYK, and for others the number of their bands."""
+    pixel_type: PixelType | Auto = "auto"
+    """Type of the images' values, "auto": that of the data set, and no other. In evaluations and embeddings values of
+    8 bits count times 257 where it is uint16; where it is float32 values of 8 and 16 bits become 0 to 1."""
     window: Window | Percentiles | Auto = "auto"
     """The raw values [low, high] that become 0 and 1; values beyond them are clamped. Or `{percentiles: [low,
     high]}` of the data set's values. "auto": [0, 255] for 8-bit images; for others the percentiles 0.1 and

@@ -57,7 +57,6 @@ class ResolvedBackbone(Backbone):
     stem: Stem
     in_channels: Channels = 3
     pixel_type: PixelType = "uint8"
-    """Type of the training images' values. Values of other types are converted to it (`dasl_core.data.decode`)."""
     window: Window = EIGHT_BIT
     mean: ChannelMeans
     std: ChannelStds

@@ -139,7 +139,7 @@ def test_values_of_8_bits_are_read_as_in_training(tmp_path: Path) -> None:
         np.testing.assert_allclose(values, found[0][key], atol=1e-6)
     described = preprocessing(settings)
     assert (described["type"], described["window"]) == ("uint16", list(settings.backbone.window))
-    assert "of a file of 8 bits\nits values times 257" in _values(described)
+    assert "For a file of 8 bits x is its values times 257" in _values(described)
 
 
 def test_tokens_of_a_transformer(tmp_path: Path) -> None:

@@ -128,6 +128,12 @@ def test_window_of_deeper_images_follows_their_quantiles() -> None:
     assert backbone(sparse).window == (7, 900)
 
 
+def test_named_type_of_the_values_is_that_of_the_data_set() -> None:
+    found = problem(EIGHT_BIT, pixel_type="uint16")
+    assert (found.field, found.message) == ("backbone.pixel_type", "the data set has uint8 values")
+    assert backbone(EIGHT_BIT, pixel_type="uint8") == backbone(EIGHT_BIT)
+
+
 def test_percentiles_need_different_measured_values() -> None:
     unmeasured = problem(EIGHT_BIT, window={"percentiles": [1, 99]})
     assert unmeasured.field == "backbone.window"

@@ -33,6 +33,7 @@ from dasl_core.spec.resolve.facts import DatasetFacts, training_images
 from dasl_core.spec.resolve.pixels import (
     check_channels,
     check_extra_bands,
+    check_pixel_type,
     choose_channels,
     choose_image_cache,
     choose_normalization,
@@ -109,6 +110,7 @@ def resolve(
     spec = fill_in(spec, recipe, image_size, features, training_images(spec, facts))
     channels = choose_channels(spec.backbone, facts, record)
     check_channels(spec.backbone, channels, facts, problems)
+    check_pixel_type(spec.backbone, facts, problems)
     window = choose_window(spec.backbone, facts, problems)
     normalization = choose_normalization(
         spec.backbone, channels, window, facts, record.normalization, problems

@@ -61,6 +61,15 @@ def check_channels(
 _SHARES: tuple[PixelType, ...] = ("uint8", "uint16")
 
 
+def check_pixel_type(backbone: Backbone, facts: DatasetFacts, problems: Problems) -> None:
+    """Check that a type that is named is that of the data set."""
+    if backbone.pixel_type not in ("auto", facts.dtype):
+        message = f"the data set has {facts.dtype} values"
+        problems.add(
+            "backbone.pixel_type", message, backbone.pixel_type, f"'auto' or {facts.dtype}"
+        )
+
+
 def choose_window(
     backbone: Backbone, facts: DatasetFacts, problems: Problems
 ) -> tuple[float, float]:
