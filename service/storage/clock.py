@@ -2,15 +2,14 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from service.db.leases import current_time
-from service.db.models import Event, Job, Usage
+from service.db import leases
+from service.storage import repository
 
 # Clocks that a time service sets differ by less than a second.
 _APART = timedelta(minutes=5)
-# SQLite has no clock of its own: rows are written while anything happens, and nothing old is in the way else.
+# SQLite has no clock of its own, but rows are written while anything happens. Nothing new needs the room else.
 _SILENT = timedelta(days=1)
 
 
@@ -24,12 +23,7 @@ def removal_time(session: Session, now: datetime) -> datetime | None:
         now: the time of this machine.
     """
     if session.get_bind().dialect.name == "postgresql":
-        time = current_time(session)
+        time = leases.current_time(session)
         return time if abs(time - now) <= _APART else None
-    newest = [
-        session.scalar(select(Event.at).order_by(Event.position.desc()).limit(1)),
-        session.scalar(select(Job.created_at).order_by(Job.id.desc()).limit(1)),
-        session.scalar(select(func.max(Usage.hour))),
-    ]
-    known = [time for time in newest if time is not None]
-    return now if known and now - max(known) <= _SILENT else None
+    newest = repository.newest_time(session)
+    return now if newest is not None and now - newest <= _SILENT else None

@@ -40,6 +40,7 @@ from service.db.models import (
     Base,
     Checkpoint,
     Dataset,
+    Event,
     Expiry,
     IdempotencyKey,
     Job,
@@ -48,6 +49,7 @@ from service.db.models import (
     ModelRun,
     Preview,
     Run,
+    Usage,
 )
 from service.db.rows import changed
 from service.states import JobStatus, TaskState
@@ -249,6 +251,16 @@ class Old:
             .order_by(Job.finished_at, Job.id)
             .limit(limit)
         ).all()
+
+
+def newest_time(session: Session) -> datetime | None:
+    """Return the time of the newest job, event or hour of use; None: there is none."""
+    newest = (
+        session.scalar(select(Event.at).order_by(Event.position.desc().nulls_last()).limit(1)),
+        session.scalar(select(Job.created_at).order_by(Job.id.desc()).limit(1)),
+        session.scalar(select(func.max(Usage.hour))),
+    )
+    return max((time for time in newest if time is not None), default=None)
 
 
 def undelete(session: Session, job: Job, now: datetime) -> None:

@@ -14,15 +14,14 @@ from dasl_core.spec import Checkpoints
 from service import ids
 from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
-from service.db import leases
 from service.db.models import Attempt, Base, Checkpoint, Expiry, Run, Usage
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
-from service.storage import clock
 from service.storage import repository as storage
 from tests.service.test_retention import kept, save
 from tests.support.api_under_test import Api, Worker, refused
+from tests.support.clocks import agree, something_happens
 
 CLONE = {"changes": {"train": {"epochs": 1000}}}
 
@@ -208,16 +207,13 @@ def at_time(garbage: Garbage, now: datetime, *, quiet: bool = False) -> None:
     garbage._context.renewed_at = None
     assert garbage._context.take_lease()
     if not quiet:
-        used: dict[str, Any] = {"gpu_seconds": 1.0, "cpu_seconds": 1.0, "tags": {}}
-        with garbage._context.database.write() as session:
-            session.merge(Usage(job_id="job_x", hour=now, tenant="t", account_id="a", **used))
+        something_happens(garbage._context.database, now)
 
 
 @pytest.fixture
 def database_clock(garbage: Garbage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the database's clock agree with the dispatcher's."""
-    for module in (leases, clock):
-        monkeypatch.setattr(module, "current_time", lambda _: garbage._context.clock())
+    agree(monkeypatch, lambda: garbage._context.clock())
 
 
 agreeing_clocks = pytest.mark.usefixtures("database_clock")

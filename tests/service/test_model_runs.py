@@ -36,6 +36,7 @@ from service.worker_api import searches as worker_searches
 from service.worker_api.searches import IDLE
 from tests.service.test_deletion import finalize
 from tests.support.api_under_test import Api, TaskRun, Worker, refused, snapshot
+from tests.support.clocks import agree, something_happens
 from tests.support.databases import waits_for_lock
 from tests.support.polling import until
 
@@ -330,7 +331,7 @@ def test_retention_keeps_a_checkpoint_until_its_run_has_ended(api: Api) -> None:
 
 
 def test_retention_by_age_keeps_checkpoints_with_results_and_jobs_with_runs(
-    api: Api, garbage: Garbage
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.dataset()
     worker = training(api)
@@ -342,14 +343,19 @@ def test_retention_by_age_keeps_checkpoints_with_results_and_jobs_with_runs(
     finalize(api, worker.job_id)
     path = f"/v1/jobs/{worker.job_id}/checkpoints"
     assert api.client.delete(path).json()["deleted"] == 0
-    context = garbage._context
-    context.clock = lambda: utc_now() + timedelta(days=40)
+    context, days = garbage._context, 40
+    context.clock = lambda: utc_now() + timedelta(days=days)
+    agree(monkeypatch, context.clock)
     context.settings = context.settings.model_copy(update={"keep_jobs_days": 35})
-    assert context.take_lease()
 
     def sweep() -> None:
-        garbage._retention = Retention(context)
-        garbage.round()
+        nonlocal days
+        for _ in range(2):  # it is marked, and removed a day later
+            days += 2
+            something_happens(api.database, context.clock())
+            assert context.take_lease()
+            garbage._retention = Retention(context)
+            garbage.round()
 
     sweep()
     assert api.client.get(f"/v1/jobs/{worker.job_id}").status_code == 200

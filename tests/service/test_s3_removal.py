@@ -20,7 +20,6 @@ from service.object_store import open_store
 from service.scheduling import repository as scheduling
 from service.scheduling.repository import Ended
 from service.settings import Settings
-from service.storage import repository as storage
 from tests.support import s3_server as support
 from tests.support.api_under_test import Api, Worker, served
 from workers.artifacts import upload_checkpoint
@@ -149,7 +148,7 @@ def test_retention_removes_objects_and_keeps_the_final_checkpoint(
     clock.ahead = timedelta(days=2)
     garbage._context.take_lease()
     with support.environment(AWAY):
-        assert retention._apply(storage.with_old_logs, clock(), retention.remove_logs)
+        assert retention._remove([worker.job_id], retention.remove_logs)
     warnings = [each for each in caplog.records if each.levelno >= logging.WARNING]
     [record] = [each for each in warnings if worker.job_id in each.getMessage()]
     assert record.getMessage().startswith(f"The files of {worker.job_id} cannot be removed now: ")

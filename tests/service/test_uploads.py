@@ -30,6 +30,7 @@ from service.object_store import open_store
 from service.settings import Settings
 from tests.service.test_server_process import api_process
 from tests.support.api_under_test import FACTS, Api, refused, served
+from tests.support.clocks import agree, something_happens
 from tests.support.polling import until
 from tests.support.uploads import begin, dispatcher_of_uploads, put
 
@@ -353,7 +354,9 @@ def garbage_of(stored: Api) -> Garbage:
 
 
 @each_once
-def test_abandoned_upload_is_deleted_with_its_chunks(stored: Api, garbage_of: Garbage) -> None:
+def test_abandoned_upload_is_deleted_with_its_chunks(
+    stored: Api, garbage_of: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ahead = timedelta()
 
     def clock() -> datetime:
@@ -367,6 +370,8 @@ def test_abandoned_upload_is_deleted_with_its_chunks(stored: Api, garbage_of: Ga
     finisher.round()
     assert show(stored, abandoned)["state"] == "uploading"
     ahead = timedelta(days=7, minutes=1)
+    agree(monkeypatch, clock)
+    something_happens(stored.database, clock())
     finisher._context.take_lease()
     finisher.round()
     refused(stored.client.get(f"/v1/datasets/{abandoned}"), 404)

@@ -34,6 +34,7 @@ from service.dispatcher.loop import Dispatcher
 from service.runs.endings import Ending, Retry
 from service.settings import Settings
 from service.states import DatasetState, Desired, JobStatus
+from tests.support.clocks import something_happens
 from tests.support.fake_executor import DRIVER, FakeExecutor
 from tests.support.runs import submission_id
 
@@ -105,6 +106,8 @@ class World:
     def main_round(self, seconds: float) -> None:
         """Advance the clock and run the main loop alone, which takes two thirds of the time."""
         self.ahead += timedelta(seconds=seconds)
+        if seconds > 3600:  # others use the cluster meanwhile
+            something_happens(self.database, self.now())
         self.dispatcher.tick()
 
     def num_unfinalized(self) -> int:
