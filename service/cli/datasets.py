@@ -117,7 +117,8 @@ def add(
     if dataset.state == "failed":
         from service.wire.datasets import remedy
 
-        console.note(f"{remedy(dataset.id, is_upload=dataset.upload is not None)}.")
+        advice = remedy(dataset.id, dataset.source, is_upload=dataset.upload is not None)
+        console.note(f"{advice}.")
         raise console.fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 
