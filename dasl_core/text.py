@@ -15,6 +15,11 @@ def printable(path: str) -> str:
     return os.fsencode(path).decode(errors="backslashreplace").replace("\0", "\\x00")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, whose plural ends in s: "1 epoch", "2,000 steps"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def formula_safe(text: str) -> str:
     """Quote a cell of a CSV file that a spreadsheet would run as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
