@@ -19,6 +19,8 @@ from dasl_core.vocabulary import is_hidden
 # Enough for nearly every header: most are in the first few KiB, some after an embedded preview.
 _FIRST_READ = 64 << 10
 _READ = 1 << 20
+# What to do about a link that leads out of the folder.
+FOLLOW_LINKS = "; --follow-links reads such links"
 
 
 class File(NamedTuple):
@@ -122,9 +124,7 @@ class LocalStorage:
     def _check(self, target: Path) -> None:
         """Raise a ValueError with the reason if a file, with links resolved, may not be read."""
         if self.links == "inside" and not target.is_relative_to(self.root):
-            raise ValueError(
-                "it is a link that leads out of the data set's folder; --follow-links reads such links"
-            )
+            raise ValueError(f"it is a link that leads out of the data set's folder{FOLLOW_LINKS}")
         # A hidden folder inside, which is not listed, may be the service's own.
         if not self.allowed.allow(target):
             raise ValueError(f"it {OUTSIDE}")

@@ -1,8 +1,11 @@
 """Helpers for messages."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+_LINE = re.compile(r" \(line \d+ of the list\)$")
 
 
 def cut(text: str, limit: int = 80) -> str:
@@ -13,6 +16,21 @@ def cut(text: str, limit: int = 80) -> str:
 def printable(path: str) -> str:
     """Escape bytes that are not UTF-8, and null characters, as ``\\xNN``."""
     return os.fsencode(path).decode(errors="backslashreplace").replace("\0", "\\x00")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, whose plural ends in s: "1 epoch", "2,000 steps"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def at_line(reason: str, line: int) -> str:
+    """Return the reason of a row of a list with its line."""
+    return f"{reason} (line {line} of the list)"
+
+
+def without_line(reason: str) -> str:
+    """Return a reason that is the same for all rows of a list."""
+    return _LINE.sub("", reason)
 
 
 def formula_safe(text: str) -> str:

@@ -32,11 +32,10 @@ FEWEST_IMAGES = 30
 # With fewer, a single image is more than one percent, which the message mentions.
 MANY_IMAGES = 100
 
+# What the metrics without labels say.
 _UNLABELED = {
-    "effective_rank": "Without labels this says only whether the features are spread out; evaluate.dataset can "
-    "name a labeled data set.",
-    INSTANCE_RECALL: "Without labels this says only whether views of an image find it among the others; "
-    "evaluate.dataset can name a labeled data set.",
+    "effective_rank": "whether the features are spread out",
+    INSTANCE_RECALL: "whether views of an image find it among the others",
 }
 
 
@@ -161,10 +160,40 @@ def judge(
     if curve is None:
         return None
     kind, message, metrics = _compare(curve, anchors)
-    advice = _UNLABELED.get(curve.name)
+    if curve.name in _UNLABELED:
+        context += f" {_limits(curve, evaluations)}"
     if kind != "too_few_images" and curve.name != "effective_rank" and curve.images < MANY_IMAGES:
         context += f" {_resolution(curve.images)}"
-    return Verdict(kind, message + context + (f" {advice}" if advice else ""), metrics)
+    return Verdict(kind, message + context, metrics)
+
+
+def _limits(curve: _Curve, evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """Say what a metric without labels does not say, and why no metric with labels was judged."""
+    says = _UNLABELED[curve.name]
+    perfect = _perfect_accuracies(evaluations)
+    if not perfect:
+        return (
+            f"Without labels this says only {says}; evaluate.dataset can name a labeled data set."
+        )
+    names = [metric_label(name) for name in perfect]
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    raw = next((e for e in evaluations if e["subject"] == "raw"), None)
+    also = (
+        ", also of raw pixels"
+        if raw and all(_finite(raw["metrics"], name) == 1 for name in perfect)
+        else ""
+    )
+    return (
+        f"The labels tell nothing here: {listed} {'is' if len(names) == 1 else 'are'} 100 % at the start and now{also}. "
+        f"So this says only {says}; evaluate.dataset can name a data set whose labels are harder to tell apart."
+    )
+
+
+def _perfect_accuracies(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the accuracies of the backbone that are 100 % before and after training."""
+    start = next(e["metrics"] for e in evaluations if e["subject"] in BEFORE_TRAINING)
+    last = [e["metrics"] for e in evaluations if e["subject"] == "backbone"][-1]
+    return [name for name in _accuracies(start) if _finite(start, name) == _finite(last, name) == 1]
 
 
 def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, float]]:

@@ -19,6 +19,7 @@ from service.checkpoints import repository as checkpoints
 from service.checkpoints import resume_point, retention
 from service.db.locks import lock_job
 from service.db.models import Attempt, Base, Event, Job
+from service.events.levels import WITHOUT_GPUS
 from service.ledger import repository as ledger
 from service.outbox import repository as outbox
 from service.outbox.messages import JOB_EVENTS
@@ -129,7 +130,9 @@ def start_attempt(
     if not _move(session, job, JobStatus.STARTING, message, data, attempt=number, **columns):
         return None
     if worker is not None and decided.get("gpus_per_worker") == 0:
-        append_event(session, job_id, "no_gpus", _why_no_gpus(session, job))
+        has_gpus = scheduling.last_cluster(session).total_gpus > 0
+        about = {"cluster": "with_gpus" if has_gpus else WITHOUT_GPUS}
+        append_event(session, job_id, "no_gpus", _why_no_gpus(session, job), about)
     return runs.add(
         session,
         Attempt,

@@ -49,9 +49,10 @@ def doubts(
             key = str(float(key))  # 0 and 0.0
         alike[key].append(name)
     if twice := [names for names in alike.values() if len(names) > 1]:
+        what = "1 name of a class is" if len(twice) == 1 else f"{len(twice)} names of classes are"
         warnings.append(
-            f"{len(twice)} names of classes are written in several ways, such as {twice[0][0]!r} and {twice[0][1]!r}, each of "
-            "which is a class. Write them in one way if they mean one class"
+            f"{what} written in several ways, such as {twice[0][0]!r} and {twice[0][1]!r}, each of which is a class. "
+            "Write them in one way if they mean one class"
         )
     if labels is not None:
         labeled = [[(class_names[labels[at]], paths[at]) for at in group] for group in equal]
@@ -59,9 +60,11 @@ def doubts(
             some = " and ".join(
                 f"{path} ({label})" for label, path in sorted(several[0])[:: len(several[0]) - 1]
             )
+            what = "1 image that occurs several times is"
+            if len(several) > 1:
+                what = f"{len(several)} of the images that occur several times are"
             warnings.append(
-                f"{len(several)} of the images that occur several times are in several classes, such as {some}. Remove the "
-                "wrong ones and refresh the data set"
+                f"{what} in several classes, such as {some}. Remove the wrong ones and refresh the data set"
             )
     return warnings
 

@@ -191,17 +191,22 @@ def _unfit(
         for kind, window in ranges.items()
     }
 
-    def count(kind: str) -> tuple[int, str]:
-        return sum(counts[other] for other in fitting[kind]), kind
+    def count(kind: str) -> tuple[int, int, str]:
+        return sum(counts[other] for other in fitting[kind]), counts[kind], kind
 
     most = max(ranges, key=count, default="")
-    return {
-        kind: f"the image is {kind}, whose values are from {low:g} to {high:g} as {dtype}, and those of most images "
-        f"({most}) from {ranges[most][0]:g} to {ranges[most][1]:g}, so that no window shows both: convert them to one "
-        "depth, or register these images as a data set of their own"
-        for kind, (low, high) in ranges.items()
-        if kind not in fitting[most]
-    }
+    reasons = {}
+    for kind, (low, high) in ranges.items():
+        if kind in fitting[most]:
+            continue
+        others = [other for other in fitting[most] if kind not in fitting[other]]
+        named = max(others, key=lambda other: (counts[other], other))
+        reasons[kind] = (
+            f"the image is {kind}, whose values are from {low:g} to {high:g} as {dtype}, and those of most images "
+            f"({named}) from {ranges[named][0]:g} to {ranges[named][1]:g}, so that no window shows both: convert them "
+            "to one depth, or register these images as a data set of their own"
+        )
+    return reasons
 
 
 def _outlier_warnings(measured: list[_Values]) -> list[str]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from dasl_core.spec import ResolvedJobSpec
+from dasl_core.text import counted
 from dasl_core.vocabulary import TRAINED
 
 
@@ -213,7 +214,7 @@ def _card(
 # {spec.name}
 
 {network} pretrained with {spec.method.name}{terms} on `{spec.dataset}`,
-{metrics["epoch"]:g} of {spec.train.epochs} epochs, from {start}. The weights are yours.
+{metrics["epoch"]:g} of {counted(spec.train.epochs, "epoch")}, from {start}. The weights are yours.
 
 ## Load
 

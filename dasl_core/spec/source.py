@@ -79,10 +79,16 @@ READ_OPTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
 _INSTEAD = {"group_column": ", or use evaluate.holdout.group with folder or pattern in the spec"}
 
 
-def unread_options(kind: str, uri: str, options: SourceOptions) -> list[FieldProblem]:
-    """Describe the options without an effect: by the kind of source (`READ_OPTIONS`), its place, or other options."""
-    what, read = READ_OPTIONS[kind]
-    useless = dict.fromkeys(SourceOptions.model_fields.keys() - {"labels", *read}, what)
+def unread_options(kind: str | None, uri: str, options: SourceOptions) -> list[FieldProblem]:
+    """Describe the options without an effect: by the kind of source (`READ_OPTIONS`), its place, or other options.
+
+    Args:
+        kind: None if it is not known yet.
+    """
+    useless: dict[str, str] = {}
+    if kind is not None:
+        what, read = READ_OPTIONS[kind]
+        useless = dict.fromkeys(SourceOptions.model_fields.keys() - {"labels", *read}, what)
     if options.labels == "none":
         useless |= dict.fromkeys(("classes", "label_column"), "labels: none")
     if remote_scheme(uri) is not None:

@@ -9,12 +9,13 @@ from dasl_core.data.cache import cache_root
 from dasl_core.data.decode import is_transient
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import FORMAT, ingest_listing, list_source
-from dasl_core.data.sources import Listing, Source, SourceRecord, find_source
+from dasl_core.data.sources import Listing, Skipped, Source, SourceRecord, find_source
 from dasl_core.data.sources.base import DEFAULT_OPTIONS
 from dasl_core.spec.locations import local_path
 from dasl_core.spec.source import SourceOptions, remote_scheme
 from dasl_core.standalone.console import print_line
 from dasl_core.standalone.ranks import on_rank_0
+from dasl_core.text import without_line
 
 INDEX = "index.safetensors"
 
@@ -144,12 +145,12 @@ def open_index(
 
 def print_warnings(index: DatasetIndex) -> None:
     """Print what is not used, and warnings about losses of the other images."""
-    by_reason: dict[str, list[str]] = {}
+    by_reason: dict[str, list[Skipped]] = {}
     for skipped in index.skipped:
-        by_reason.setdefault(skipped.reason, []).append(skipped.path)
-    for reason, paths in by_reason.items():
-        several = f"{len(paths)} files, such as " if len(paths) > 1 else ""
-        print_line(f"Skipped {several}{paths[0]}: {reason}", "stderr")
+        by_reason.setdefault(without_line(skipped.reason), []).append(skipped)
+    for alike in by_reason.values():
+        several = f"{len(alike)} files, such as " if len(alike) > 1 else ""
+        print_line(f"Skipped {several}{alike[0].path}: {alike[0].reason}", "stderr")
     for warning in index.warnings:
         print_line(f"Warning: {warning}.", "stderr")
     for sentence in index.unused:

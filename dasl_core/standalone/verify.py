@@ -166,9 +166,9 @@ class Verification:
         configure_torch(self.device, self._threads, deterministic=self.spec.train.deterministic)
         differing = self._differences(-1, self.last.step + 1)
         self._say(
-            "bit for bit: the devices and libraries are equal"
+            "compares bit for bit, because devices and libraries are equal"
             if not differing
-            else f"within a tolerance, because of other {', '.join(differing)}: bits may differ"
+            else f"compares within a tolerance, because of other {', '.join(differing)}: bits may differ"
         )
         if rank() == 0:
             for kept in self.kept:

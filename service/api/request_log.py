@@ -59,22 +59,23 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 answered = True
                 MutableHeaders(scope=message)[REQUEST_ID] = id
-                self._record(scope, message["status"], time.perf_counter() - began)
+                is_error = message["status"] >= 500 and not _asks_to_repeat(message)
+                self._record(scope, message["status"], time.perf_counter() - began, is_error)
             await send(message)
 
         try:
             await self.app(scope, receive, observed)
         except Exception:
             if not answered:
-                self._record(scope, 500, time.perf_counter() - began)
+                self._record(scope, 500, time.perf_counter() - began, is_error=True)
             raise
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float, is_error: bool) -> None:
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self.latency.labels(route, method, f"{status // 100}xx").observe(seconds)
         level = logging.INFO
-        if status >= 500 and (scope["path"], status) != _NOT_READY:
+        if is_error and (scope["path"], status) != _NOT_READY:
             level = logging.ERROR
         elif str(scope["path"]).startswith(_QUIET):
             level = logging.DEBUG
@@ -85,6 +86,11 @@ class RequestLog:
             "seconds": round(seconds, 4),
         }
         logger.log(level, "%s %s: %d", method, route, status, extra={"fields": fields})
+
+
+def _asks_to_repeat(message: Message) -> bool:
+    """Whether an answer is a 503 with `Retry-After`; if there is an error behind it, it is logged where it occurs."""
+    return message["status"] == 503 and "Retry-After" in Headers(raw=message["headers"])
 
 
 class _RequestContext(Mapping[str, object]):

@@ -117,7 +117,8 @@ def add(
     if dataset.state == "failed":
         from service.wire.datasets import remedy
 
-        console.note(f"{remedy(dataset.id, is_upload=dataset.upload is not None)}.")
+        advice = remedy(dataset.id, dataset.source, is_upload=dataset.upload is not None)
+        console.note(f"{advice}.")
         raise console.fail(f"Data set {dataset.name} failed: {dataset.error_message}")
 
 
@@ -254,9 +255,7 @@ def _upload(client: Client, path: str, name: str, source: dict[str, Any]) -> Dat
     if isinstance(content, FolderContent):
         console.note(f"Packing {content.num_images:,} images ({size(content.size)}) ...")
         for skipped in content.skipped[:_MAX_SKIPPED_SHOWN]:
-            console.note(
-                f"  left out: {skipped} (a link that leads out of the folder, or not readable)"
-            )
+            console.note(f"  left out: {skipped.path} ({skipped.reason})")
         if (hidden := len(content.skipped) - _MAX_SKIPPED_SHOWN) > 0:
             console.note(f"  left out: {hidden} more")
         if files := content.ignored.describe():

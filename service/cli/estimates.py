@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from dasl_core.text import counted
 from service.cli.formats import duration, plain, size
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _SOURCES = {
 def described(estimate: dict[str, Any]) -> str:
     """Return steps, epochs, time and disk in one line."""
     parts = [
-        f"{estimate['total_steps']:,} steps in {estimate['epochs']:,} epochs",
+        f"{counted(estimate['total_steps'], 'step')} in {counted(estimate['epochs'], 'epoch')}",
         _time(estimate) or "time not known before a job like it has run",
         f"about {size(estimate['checkpoints_bytes'])} of checkpoints",
     ]
@@ -30,7 +31,7 @@ def facts_of(estimate: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """Yield what `dasl validate` prints of an estimate."""
     yield "training images", f"{estimate['train_images']:,}"
     yield "held-out images", f"{estimate['held_out_images']:,}"
-    epochs = f"{estimate['steps_per_epoch']:,} an epoch, {estimate['epochs']:,} epochs"
+    epochs = f"{estimate['steps_per_epoch']:,} an epoch, {counted(estimate['epochs'], 'epoch')}"
     yield "total steps", f"{estimate['total_steps']:,} ({epochs})"
     yield "time", _time(estimate) or "not known before a job like it has run"
     yield "backbone parameters", f"{estimate['backbone_parameters']:,}"
@@ -51,7 +52,7 @@ def together(estimate: ExperimentEstimate) -> str:
     else:
         time = f"{span(plain(estimate.seconds))} one after another"
     checkpoints = f"about {size(estimate.checkpoints_bytes)} of checkpoints"
-    return f"{estimate.jobs} jobs; {time}; {checkpoints}."
+    return f"{counted(estimate.jobs, 'job')}; {time}; {checkpoints}."
 
 
 def span(seconds: dict[str, Any] | None) -> str:

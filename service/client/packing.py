@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dasl_core.ignored import IgnoredFiles
-from dasl_core.storage import File, LocalStorage
+from dasl_core.storage import FOLLOW_LINKS, File, LocalStorage
 from dasl_core.vocabulary import is_image_name
 from service.client.errors import UploadFailed
 
@@ -77,13 +77,13 @@ class FolderContent:
 
     Attributes:
         num_images: number of images.
-        skipped: paths of images and folders that cannot be packed.
+        skipped: images and folders that cannot be packed, each with its reason.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
         self.filename = "images.tar"
-        self.skipped: list[str] = []
+        self.skipped: list[File] = []
         self.ignored = IgnoredFiles()
         self._members = sorted(self._find())
         self.num_images = len(self._members)
@@ -126,7 +126,8 @@ class FolderContent:
     def _find(self) -> Iterator[File]:
         for file in LocalStorage(self._folder).files():
             if file.reason is not None:
-                self.skipped.append(file.path)
+                # Of links out of the folder there is no choice here.
+                self.skipped.append(file._replace(reason=file.reason.removesuffix(FOLLOW_LINKS)))
             elif is_image_name(file.path):
                 # The time that copies keep, by which an upload can be resumed from one.
                 yield file._replace(stamp=(self._folder / file.path).stat().st_mtime_ns)

@@ -41,9 +41,9 @@ async def _check(request: DatasetRequest, caller: Submitter, context: WithContex
         measure = partial(uploads.measure_room, request.upload, settings)
         return _Checked(request, await threads.run_for(token, measure))
     assert request.uri is not None, "checked by DatasetRequest"
-    await threads.run_for(
-        token, partial(service.check_location, request.uri, caller.tenant, settings)
-    )
+    uri = request.uri
+    await threads.run_for(token, partial(service.check_location, uri, caller.tenant, settings))
+    await threads.run_for(token, partial(service.check_columns, uri, request.source, settings))
     return _Checked(request)
 
 

@@ -105,10 +105,10 @@ class DatasetRequest(StrictModel):
             if self.uri is not None:
                 message = "has no effect with upload; remove one of them"
             raise SpecError([FieldProblem("uri", message)])
-        # A folder's kind is known only at its ingest.
+        # A folder may hold archives or tables: `check_columns` looks into it.
         place = self.upload.filename if self.upload else self.uri or ""
         kind = SOURCE_KINDS.get(PurePosixPath(place).suffix.lower())
-        problems = unread_options(kind, place, self.source) if kind else []
+        problems = unread_options(kind, place, self.source)
         if not problems and self.upload is not None and self.source.links == "follow":
             problems = [FieldProblem("links", "has no effect with upload; remove it", "follow")]
         if problems:

@@ -1,7 +1,10 @@
 """Register and delete data sets."""
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from sqlalchemy.orm import Session
@@ -11,13 +14,17 @@ from dasl_core.spec.source import (
     COMPRESSED,
     COMPRESSED_ENDINGS,
     SOURCE_ENDINGS,
+    SourceOptions,
     is_pattern,
     remote_scheme,
+    unread_options,
 )
+from dasl_core.storage import LocalStorage
+from dasl_core.vocabulary import is_image_name
 from service import ids
 from service.api import references
 from service.api.auth import Caller
-from service.api.problems import Problem, field_problem, not_found, quota_exceeded
+from service.api.problems import Problem, field_problem, not_found, quota_exceeded, spec_problem
 from service.datasets import repository
 from service.datasets.ingests import repository as ingests
 from service.datasets.schemas import DatasetRequest
@@ -28,6 +35,8 @@ from service.settings import Settings
 from service.states import DatasetState
 from service.wire.datasets import remedy
 
+# Number of files that are looked at to find an image in a folder.
+_LOOKED_AT = 1000
 _EXPECTED = f"a folder of images, or a file that ends in {', '.join(SOURCE_ENDINGS)}"
 
 
@@ -63,6 +72,30 @@ def check_location(uri: str, tenant: str, settings: Settings) -> None:
         raise field_problem("uri", COMPRESSED, uri)
     if not is_folder and not uri.lower().endswith(SOURCE_ENDINGS):
         raise field_problem("uri", "is a file that holds no images", uri, _EXPECTED)
+
+
+def check_columns(uri: str, source: SourceOptions, settings: Settings) -> None:
+    """Check that no columns are named for a folder of images on this machine, whose location is checked.
+
+    Raises:
+        Problem: 422 for a field of `source`.
+    """
+    problems = [
+        problem
+        for problem in unread_options("folder", uri, source)
+        if problem.field.endswith("_column")
+    ]
+    # Looked for only then, as a folder may be large.
+    if problems and settings.check_paths and remote_scheme(uri) is None and _holds_images(uri):
+        raise spec_problem([replace(each, field=f"source.{each.field}") for each in problems])
+
+
+def _holds_images(folder: str) -> bool:
+    """Whether an image is among the first files of a folder, which is then read as a folder of images."""
+    if not os.path.isdir(folder):
+        return False
+    files = islice(LocalStorage(os.path.realpath(folder)).files(), _LOOKED_AT)
+    return any(file.reason is None and is_image_name(file.path) for file in files)
 
 
 def register(
@@ -102,7 +135,9 @@ def register(
         detail = f"The data set {request.name!r} exists: {existing.id}, {where}"
         if existing.state == DatasetState.FAILED:
             reason = (existing.error or {}).get("message", "see its report")
-            advice = remedy(existing.id, is_upload=existing.upload_file is not None)
+            advice = remedy(
+                existing.id, existing.source, is_upload=existing.upload_file is not None
+            )
             detail += f". It could not be ingested: {reason}. {advice}"
         elif existing.uri == request.uri:
             detail += f". To read its new images, run dasl datasets refresh {existing.id}"

@@ -30,6 +30,8 @@ WARNINGS = frozenset(
         "step_skipped",
     }
 )
+WITHOUT_GPUS = "without_gpus"
+"""What `no_gpus` says in `cluster` if no node has a GPU: then it is no warning."""
 BAD_VERDICTS: Mapping[str, Level] = {
     "collapsed": "error",
     "falling": "warning",
@@ -48,6 +50,8 @@ def event_level(type: str, data: Mapping[str, Any]) -> Level:
         return "warning" if data.get("error") is not None else "info"
     if type == "verdict":
         return BAD_VERDICTS.get(str(data.get("verdict")), "info")
+    if type == "no_gpus" and data.get("cluster") == WITHOUT_GPUS:
+        return "info"
     if type in ERRORS:
         return "error"
     return "warning" if type in WARNINGS else "info"

@@ -13,10 +13,12 @@ from sqlalchemy import ColumnElement, Row, Select, case, exists, func, select, u
 from sqlalchemy.orm import Session
 
 from service.db.models import Event, EventCounter, Job
-from service.events.levels import BAD_VERDICTS, ERRORS, LEVELS, WARNINGS
+from service.events.levels import BAD_VERDICTS, ERRORS, LEVELS, WARNINGS, WITHOUT_GPUS
 from service.states import JobStatus
 
-_TO, _ERROR, _VERDICT = (Event.data[key].as_string() for key in ("to", "error", "verdict"))
+_TO, _ERROR, _VERDICT, _CLUSTER = (
+    Event.data[key].as_string() for key in ("to", "error", "verdict", "cluster")
+)
 _LEVEL = case(
     ((Event.type == "status") & (_TO == JobStatus.FAILED), "error"),
     ((Event.type == "status") & _ERROR.is_not(None), "warning"),
@@ -24,6 +26,7 @@ _LEVEL = case(
         ((Event.type == "verdict") & _VERDICT.is_not_distinct_from(verdict), level)
         for verdict, level in BAD_VERDICTS.items()
     ),
+    ((Event.type == "no_gpus") & _CLUSTER.is_not_distinct_from(WITHOUT_GPUS), "info"),
     (Event.type.in_(sorted(ERRORS)), "error"),
     (Event.type.in_(sorted(WARNINGS)), "warning"),
     else_="info",

@@ -1,5 +1,6 @@
 """Data sets, their uploads and versions."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -24,11 +25,34 @@ class RefreshView(Answer):
     requested_at: datetime | None
 
 
-def remedy(dataset_id: str, *, is_upload: bool) -> str:
-    """Say what can be done with a data set that could not be ingested."""
+_FLAGS = {
+    "split": "--split",
+    "classes": "--classes",
+    "labels": "--no-labels",
+    "links": "--follow-links",
+    "image_column": "--image-column",
+    "label_column": "--label-column",
+    "group_column": "--group-column",
+}
+"""Options of `dasl datasets add` by their fields of `source`."""
+
+
+def remedy(dataset_id: str, source: Mapping[str, Any] | None, *, is_upload: bool) -> str:
+    """Say what can be done with a data set that could not be ingested.
+
+    Args:
+        source: its options, of which each may be the cause.
+    """
     remove, refresh = (f"dasl datasets {verb} {dataset_id}" for verb in ("rm", "refresh"))
+    flags = " or ".join(flag for field, flag in _FLAGS.items() if field in (source or {}))
     if is_upload:
-        return f"What was uploaded cannot be changed: remove it ({remove}), and upload it again"
+        change = f"; if {flags} is wrong, with another" if flags else ""
+        return f"What was uploaded cannot be changed: remove it ({remove}), and upload it again{change}"
+    if flags:
+        return (
+            f"If {flags} is wrong, remove it ({remove}) and add it again with another; or once its files are in order, "
+            f"read it again ({refresh})"
+        )
     return f"Remove it to reuse the name ({remove}), or once its files are in order, read it again ({refresh})"
 
 

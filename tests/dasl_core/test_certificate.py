@@ -98,6 +98,7 @@ def forge(folder: Path, change: Callable[[dict[str, Any], dict[str, Any]], objec
 def test_run_verifies_elsewhere(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(copied, evaluate=True) == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("compares bit for bit, because devices and libraries are equal\n")
     assert "Verified bit for bit: 3 of 3 windows of the 3 in the chain" in printed
     assert check(copied, windows=1, seed=4) == 0
     assert capsys.readouterr().out.count("  steps ") == 1
@@ -332,7 +333,7 @@ def test_other_device_is_compared_within_a_tolerance(
     forge(copied, change)
     assert check(copied, evaluate=True) == 0
     printed = capsys.readouterr().out
-    assert "within a tolerance, because of other device" in printed
+    assert "compares within a tolerance, because of other device" in printed
     assert "ok      steps 3 to 6, within a tolerance\nok      steps 6 to 9\n" in printed
     assert "Verified within a tolerance: 3 of 3" in printed
     manifests = [c / "manifest.json" for c in (copied / "out" / "checkpoints").iterdir()]

@@ -2,6 +2,8 @@
 
 import io
 import re
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -84,6 +86,19 @@ def test_damaged_content_is_explained(tmp_path: Path, content: bytes, reason: st
     with pytest.raises(ValueError, match=reason) as raised:
         decode_image(path)
     assert str(tmp_path) not in str(raised.value)
+
+
+def test_pillow_does_not_warn_of_what_is_refused_with_a_reason(tmp_path: Path) -> None:
+    """Its warning would be printed once a process, beside the reason."""
+    (tmp_path / "huge.png").write_bytes(png_claiming(12_000, 9_000, inflated=1000))
+    code = (
+        "import sys\nfrom dasl_core.data import decode_image\n"
+        "try: decode_image(sys.argv[1])\nexcept ValueError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "huge.png")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout.startswith("the image is too large: 12000 x 9000 pixels")
+    assert ended.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ from dasl_core.data.sources import SOURCES, Entry, Listing, SourceRecord, find_s
 from dasl_core.data.sources.splits import file_split
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.spec.source import READ_OPTIONS, SourceOptions, unread_options
+from dasl_core.standalone.images import print_warnings
+from dasl_core.text import without_line
 from tests.dasl_core.image_files import by_pillow
 
 NAMES = ("cat/0.png", "cat/2.png", "dog/1.png", "dog/3.png")
@@ -391,7 +393,7 @@ def test_paths_of_a_list_must_be_allowed(tmp_path: Path) -> None:
     index = ingest_folder(tmp_path / "data" / "list.txt", allowed=allowed)
     assert list(index.paths) == sorted(NAMES)
     assert len(index.skipped) == 4
-    assert [skipped.reason for skipped in index.skipped].count(
+    assert [without_line(skipped.reason) for skipped in index.skipped].count(
         "it cannot be read: it resolves to a path outside the folders that may be read"
     ) == 2
 
@@ -402,7 +404,7 @@ def test_paths_of_a_list_must_be_allowed(tmp_path: Path) -> None:
         ("a,b\n1,2", "has no column of paths"),
         (
             "path,label\na.png\nb.png",
-            r"no usable image; 2 skipped, such as a.png \(line 2 of the list has 1 field,",
+            r"no usable image; 2 skipped, such as a.png \(its row has 1 field, and",
         ),
         ("\udcff", "is not a list of images in UTF-8.* save it as UTF-8"),
         ('path,label\na.png,"12"" l"\nb.png,"owl\nc.png,wren\n', "begins in line 3 has no"),
@@ -459,7 +461,9 @@ def test_list_of_another_system_names_the_files(
     (tmp_path / "list.csv").write_text(f"path\n{name}\n.\\{name}\n")
     listing = listed(str(tmp_path / "list.csv"))
     assert [entry.key for entry in listing.entries] == [unicodedata.normalize(form, "Möwe.png")]
-    assert [each.reason for each in listing.skipped] == ["it is listed more than once"]
+    assert [each.reason for each in listing.skipped] == [
+        "it is listed more than once (line 3 of the list)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -478,6 +482,7 @@ def test_path_of_a_list_without_a_file_gets_the_remedy(
     (skipped,) = listed(str(tmp_path / "list.txt")).skipped
     assert skipped.reason.startswith("there is no such file. ")
     assert remedy in skipped.reason
+    assert skipped.reason.endswith(" (line 1 of the list)")
 
 
 def zip_with(path: Path, names: dict[bytes, bytes]) -> str:
@@ -525,21 +530,38 @@ def test_bad_rows_of_a_list_are_skipped(tmp_path: Path) -> None:
     assert [entry.key for entry in listing.entries] == ["0.png"]
     quotes = "Put quotes around a field that contains the separator"
     assert [tuple(each) for each in listing.skipped] == [
-        ("(no path)", "its row in the list has no path"),
-        ("./0.png", "it is listed more than once, and its first row has another label"),
-        ("0.png", "it is listed more than once"),
-        ("0.png", "its row in the list contains a null character"),
-        ("1\\x00.png", "its row in the list contains a null character"),
-        ("2.png", "line 6 of the list has 1 field, and the first line 2"),
-        ("3.png", f"line 7 of the list has 3 fields, and the first line 2. {quotes}"),
+        ("(no path)", "its row in the list has no path (line 3 of the list)"),
+        (
+            "./0.png",
+            "it is listed more than once, and its first row has another label (line 9 of the list)",
+        ),
+        ("0.png", "it is listed more than once (line 8 of the list)"),
+        ("0.png", "its row in the list contains a null character (line 5 of the list)"),
+        ("1\\x00.png", "its row in the list contains a null character (line 4 of the list)"),
+        ("2.png", "its row has 1 field, and the first line 2 (line 6 of the list)"),
+        ("3.png", f"its row has 3 fields, and the first line 2. {quotes} (line 7 of the list)"),
     ]
+    (tmp_path / "list.csv").write_text('sep=,\npath,label\n0.png,"o\nwl"\n\n,owl\n')
+    (skipped,) = listed(str(tmp_path / "list.csv")).skipped
+    assert skipped.reason.endswith(" (line 6 of the list)")
     (tmp_path / "list.csv").write_text("label,more,path\no,,0.png\n\no,\n")
     listing = listed(str(tmp_path / "list.csv"))
     assert [entry.key for entry in listing.entries] == ["0.png"]
-    reason = "line 4 of the list has 2 fields, and the first line 3"
+    reason = "its row has 2 fields, and the first line 3 (line 4 of the list)"
     assert [tuple(each) for each in listing.skipped] == [("(no path)", reason)]
     (tmp_path / "list.txt").write_text("  0.png \t\n\n  # 1.png\n")
     assert [entry.key for entry in listed(str(tmp_path / "list.txt")).entries] == ["0.png"]
+
+
+def test_skipped_rows_of_a_list_are_printed_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "0.png").write_bytes(content(0))
+    (tmp_path / "list.txt").write_text("a.png\n0.png\nb.png\nc.png\n")
+    print_warnings(ingest_folder(tmp_path / "list.txt"))
+    (printed,) = [line for line in capsys.readouterr().err.splitlines() if "Skipped" in line]
+    assert printed.startswith("Skipped 3 files, such as a.png: there is no such file. ")
+    assert printed.endswith(" (line 1 of the list)")
 
 
 def test_archive_that_is_cut_off_loses_only_its_end(tmp_path: Path) -> None:

@@ -129,6 +129,18 @@ def test_images_that_need_another_window_are_skipped_with_the_remedy(
         assert thumbnail.max() - thumbnail.min() > 0.8 * (high - low)
 
 
+def test_reason_names_the_most_frequent_kind(tmp_path: Path) -> None:
+    """Images with 4 bands fit in the window of those with 3 bands, but are few."""
+    for number in range(14):
+        gray = textured(0, 255, "u1", number)
+        bands = Image.fromarray(np.dstack([gray] * 3)).convert("RGB" if number < 12 else "RGBA")
+        bands.save(tmp_path / f"{number:02}.png")
+    (tmp_path / "deep.png").write_bytes(WRITERS["png"](textured(0, 255, "u2", 0)))
+    (skipped,) = ingest(tmp_path).index.skipped
+    assert skipped.path == "deep.png"
+    assert "those of most images (3 x uint8 PNG) from " in skipped.reason
+
+
 @pytest.mark.parametrize(
     ("highs", "flat"),
     [([0.4, 0.4, 2500, 0.3], "1, 2, 4"), ([0, 4000, 4000, 4000], "1"), ([40, 60, 900, 4000], None)],

@@ -270,6 +270,23 @@ def test_views_are_judged_without_labels() -> None:
     assert "Without labels this says only whether views" in verdict.message
 
 
+@pytest.mark.parametrize(("raw", "also"), [(1.0, ", also of raw pixels"), (0.9, "")])
+def test_labels_that_every_backbone_tells_apart_are_not_called_missing(
+    raw: float, also: str
+) -> None:
+    records = evaluations(0.3, 0.9, 0.9, 0.9, name="instance_recall_at_1", raw=0.5)
+    for each in records:
+        each["metrics"] |= {"knn_top1": 1.0, "recall_at_1": 1.0}
+    records[0]["metrics"]["recall_at_1"] = raw
+    message = judged(records).message
+    assert "Without labels" not in message
+    assert message.endswith(
+        f"The labels tell nothing here: k-NN and R@1 are 100 % at the start and now{also}. So this says only whether "
+        "views of an image find it among the others; evaluate.dataset can name a data set whose labels are harder to "
+        "tell apart."
+    )
+
+
 def test_error_of_views_is_that_of_the_images_that_they_are_compared_with() -> None:
     """These are 3,334 of 10,000."""
     records = evaluations(0.5, 0.515, name="instance_recall_at_1")

@@ -110,14 +110,59 @@ def test_compressed_tar_is_refused_with_the_remedy(api: Api, tmp_path: Path) -> 
         ({"uri": "/a-{0..9}.csv"}, {"links": "follow"}, "links"),
         ({"uri": "/a.txt"}, {"image_column": "a"}, "image_column"),
         ({"uri": "/a.csv"}, {"labels": "none", "label_column": "a"}, "label_column"),
+        ({"uri": "s3://b/a"}, {"labels": "none", "label_column": "a"}, "label_column"),
+        ({"uri": "s3://b/a"}, {"labels": "none", "classes": ["a"]}, "classes"),
+        ({"uri": "s3://b/a"}, {"links": "follow"}, "links"),
     ],
 )
 def test_options_that_a_kind_of_file_does_not_read_are_refused(
-    api: Api, place: dict[str, Any], source: dict[str, str], field: str
+    api: Api, place: dict[str, Any], source: dict[str, Any], field: str
 ) -> None:
     answer = api.client.post("/v1/datasets", json={"name": "birds", **place, "source": source})
     problem = refused(answer, 422, f"source.{field}")
     assert "has no effect with" in problem["detail"]
+
+
+@pytest.mark.parametrize("option", ["image_column", "label_column", "group_column"])
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [(("a/0.png", "labels.csv"), 422), (("a/0.parquet", ".thumbnails/0.png"), 201)],
+)
+def test_columns_of_a_folder_of_images_are_refused_at_once(
+    api: Api, tmp_path: Path, option: str, files: tuple[str, ...], code: int
+) -> None:
+    for file in files:
+        (tmp_path / "birds" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "birds" / file).write_bytes(b"")
+    body = {"name": "birds", "uri": str(tmp_path / "birds"), "source": {option: "species"}}
+    answer = api.client.post("/v1/datasets", json=body)
+    assert answer.status_code == code, answer.text
+    if code == 422:
+        refused(answer, 422, f"source.{option}")
+        assert f"{option}: has no effect with a folder of images; remove it" in answer.text
+        assert api.client.get("/v1/datasets").json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ({"label_column": "speces"}, "If --label-column is wrong, remove it (dasl datasets rm {}) and add it again "),
+        ({"split": "a", "classes": ["speces"]}, "If --split or --classes is wrong, remove it (dasl datasets rm {})"),
+        ({}, "Remove it to reuse the name (dasl datasets rm {}), or once its files are in order"),
+    ],
+)  # fmt: skip
+def test_failed_data_set_names_the_options_that_may_be_wrong(
+    api: Api, tmp_path: Path, source: dict[str, Any], advice: str
+) -> None:
+    (tmp_path / "birds.csv").write_text("path,species\n")
+    body = {"name": "birds", "uri": str(tmp_path / "birds.csv"), "source": source}
+    dataset = api.client.post("/v1/datasets", json=body).json()["id"]
+    worker = api.ingest(dataset)
+    worker.post("start")
+    error = {"type": "ingest-failed", "message": "no such thing"}
+    assert worker.post("finish", state="failed", error=error).status_code == 204
+    taken = refused(api.client.post("/v1/datasets", json=body), 409, None, "name-taken")
+    assert advice.format(dataset) in taken["detail"]
 
 
 def test_ingest_report_lists_skipped_images(api: Api) -> None:

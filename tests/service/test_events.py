@@ -157,6 +157,10 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("verdict", {"verdict": "collapsed"}, "error"),
     ("collapse", {}, "error"),
     ("nan", {"metric": "loss"}, "warning"),
+    ("no_gpus", {"cluster": "with_gpus"}, "warning"),
+    ("no_gpus", {"cluster": "without_gpus"}, "info"),
+    ("no_gpus", {}, "warning"),  # of an older service
+    ("no_gpus", {"cluster": 1}, "warning"),
     ("note", {"to": "failed", "error": "x", "verdict": "collapsed"}, "info"),
     ("checkpoint", {"to": 1, "error": [1, "'"]}, "info"),
 ]

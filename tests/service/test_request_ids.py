@@ -6,6 +6,7 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
+from service.api.problems import Problem
 from service.log_records import REQUESTS, JsonLines
 from service.server.app import create_app
 from tests.support.api_under_test import Api, refused
@@ -88,3 +89,29 @@ def test_request_log_names_route_job_and_attempt(
     assert f'"job": "{job}"' in of_worker
     assert '"attempt": "1"' in of_worker
     assert "secret" not in "".join(lines), "query strings must not be logged"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "level"),
+    [
+        (503, {"Retry-After": "2"}, "INFO"),
+        (503, {}, "ERROR"),
+        (507, {"Retry-After": "2"}, "ERROR"),
+    ],
+)
+def test_answer_that_asks_to_repeat_is_no_error_in_the_log(
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    headers: dict[str, str],
+    level: str,
+) -> None:
+    def starting(*_: object) -> None:
+        raise Problem(status, "search-starting", "The search is starting", headers=headers)
+
+    monkeypatch.setattr("service.jobs.service.find", starting)
+    with caplog.at_level(logging.DEBUG, REQUESTS):
+        refused(api.client.get("/v1/jobs/job_x"), status, type="search-starting")
+    levels = [record.levelname for record in caplog.records if record.name == REQUESTS]
+    assert levels == [level]

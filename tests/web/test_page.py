@@ -440,3 +440,21 @@ def test_data_set_is_added(opened: Watched, busy: BusyService, tmp_path: Path) -
     expect(page.get_by_role("heading", name="more", level=1)).to_be_visible()
     dataset = busy.client.datasets.get("more")
     assert (dataset.uri, dataset.upload) == (f"{tmp_path}/more", None)
+
+
+def test_data_set_that_was_never_read_has_no_version(
+    opened: Watched, busy: BusyService, tmp_path: Path
+) -> None:
+    dataset = busy.client.datasets.add(str(tmp_path), "unread")
+    try:
+        busy.service.ingest(dataset, error="no usable image")
+        page = opened.open("datasets")
+        row = page.get_by_role("row").filter(has_text="unread")
+        expect(row).to_be_visible()
+        version = page.get_by_role("columnheader").all_text_contents().index("Version")
+        expect(row.get_by_role("cell").nth(version)).to_have_text("–")
+        row.get_by_role("link", name="unread").click()
+        expect(page.get_by_role("heading", name="unread", level=1)).to_be_visible()
+        expect(page.locator(".title-line")).not_to_contain_text("version")
+    finally:
+        busy.client.datasets.delete(dataset.id)

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from contextlib import suppress
 from typing import IO, Any
 
@@ -11,6 +12,10 @@ from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 from dasl_core.data.decode.header import Header, PixelType, check_pixels
 from dasl_core.data.decode.pixels import Pixels, from_file_type, wrong_bands
 from dasl_core.data.decode.reasons import DAMAGED_OR_UNSUPPORTED, optional_module
+
+# Pillow warns of images above its limit, which is `MAX_PIXELS`; they are refused with a reason. For the whole process,
+# as `catch_warnings` is not safe in the threads that decode.
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 # Raster formats that Pillow decodes itself (for EPS it runs another program). Only these are tried, whatever
 # the extension.

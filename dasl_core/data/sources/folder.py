@@ -18,6 +18,7 @@ from dasl_core.data.sources.base import (
 from dasl_core.data.sources.table import NO_PATH, Row, read_paths, read_table
 from dasl_core.spec.locations import ReadableFolders
 from dasl_core.storage import File, check_tree
+from dasl_core.text import at_line
 from dasl_core.vocabulary import is_image_name
 
 
@@ -61,26 +62,15 @@ class PathsSource(Source, kind="paths"):
         lister = Lister(on_listed, self.options.split)
         labels: dict[str, str | None] = {}
         with self.storage.open(self.name) as file:
-            for path, label, split, group in self._rows(file, lister):
-                if not path:
-                    lister.skip(NO_PATH, "its row in the list has no path", split)
-                    continue
-                # Databases and file systems cannot store it.
-                if "\0" in f"{path}{label}{split}{group}":
-                    lister.skip(path, "its row in the list contains a null character", split)
-                    continue
+            for line, path, label, split, group in self._rows(file, lister):
                 try:
-                    info = self._find(path)
-                except FileNotFoundError:
-                    lister.skip(path, f"there is no such file. {_advise(path)}", split)
-                    continue
-                except (OSError, ValueError) as error:
-                    reason = getattr(error, "strerror", None) or error
-                    lister.skip(path, f"it cannot be read: {reason}", split)
-                    continue
-                if info.path in labels:
-                    other = ", and its first row has another label" * (labels[info.path] != label)
-                    lister.skip(path, f"it is listed more than once{other}", split)
+                    info = self._check(path, label, split, group)
+                    if info.path in labels:
+                        other = ", and its first row has another label"
+                        other *= labels[info.path] != label
+                        raise ValueError(f"it is listed more than once{other}")
+                except ValueError as error:
+                    lister.skip(path or NO_PATH, at_line(str(error), line), split)
                     continue
                 labels[info.path] = label
                 lister.add(Entry(info.path, info.size, info.stamp, 0, 0, label, split, group))
@@ -88,6 +78,21 @@ class PathsSource(Source, kind="paths"):
 
     def _rows(self, file: BinaryIO, lister: Lister) -> Iterator[Row]:
         return read_paths(file, self.name)
+
+    def _check(self, path: str, *fields: str | None) -> File:
+        """Return the file of a row; a ValueError with the reason if it cannot be used."""
+        if not path:
+            raise ValueError("its row in the list has no path")
+        # Databases and file systems cannot store it.
+        if "\0" in f"{path}{''.join(filter(None, fields))}":
+            raise ValueError("its row in the list contains a null character")
+        try:
+            return self._find(path)
+        except FileNotFoundError:
+            raise ValueError(f"there is no such file. {_advise(path)}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ValueError(f"it cannot be read: {reason}") from error
 
     def _find(self, path: str) -> File:
         """Find a file by its path, also as Windows or another system's Unicode form writes it."""

@@ -6,10 +6,11 @@ import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 from dasl_core.data.sources.base import Lister
 from dasl_core.spec.source import SourceOptions
+from dasl_core.text import at_line, counted
 
 PATH_COLUMNS = ("path", "image", "file", "filename", "image_path", "file_name")
 LABEL_COLUMNS = ("label", "class", "class_name", "category")
@@ -17,8 +18,15 @@ NO_PATH = "(no path)"
 # Limit on lines, since a binary file may have no line end.
 _MOST_CHARACTERS = 1 << 16
 
-Row = tuple[str, str | None, str | None, str | None]
-"""Path, label, split and group."""
+
+class Row(NamedTuple):
+    """A row of a list, and the line in which it begins, from 1."""
+
+    line: int
+    path: str
+    label: str | None = None
+    split: str | None = None
+    group: str | None = None
 
 
 def read_paths(file: BinaryIO, name: str) -> Iterator[Row]:
@@ -28,10 +36,10 @@ def read_paths(file: BinaryIO, name: str) -> Iterator[Row]:
         ValueError: it is not such a list; the message names the file.
     """
     with _errors(name):
-        for line in _text(file):
+        for number, line in enumerate(_text(file), 1):
             path = line.strip()
             if path and not path.startswith("#"):
-                yield path, None, None, None
+                yield Row(number, path)
 
 
 def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister) -> Iterator[Row]:
@@ -46,9 +54,9 @@ def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister
     csv.field_size_limit(_MOST_CHARACTERS)
     with _errors(name):
         text = _text(file)
-        first = text.readline()
+        first, before = text.readline(), 0
         if first.lower().startswith("sep="):  # Excel's line about the separator
-            first = text.readline()
+            first, before = text.readline(), 1
         # The separator is the one with which the line of names has a column of paths, or else the most columns.
         path_columns = PATH_COLUMNS if options.image_column is None else (options.image_column,)
         separator, header = max(
@@ -84,19 +92,21 @@ def read_table(file: BinaryIO, name: str, options: SourceOptions, lister: Lister
         lister.columns.update(filter(None, header))
         lister.used_columns.update(header[position] for position in positions)
         for row in rows:
+            line = before + rows.line_num - len(record) + 1
             if len(record) > 1 and "".join(record).count('"') % 2:
-                line = rows.line_num - len(record) + 1
                 raise csv.Error(f"the row that begins in line {line} has no end")
             record.clear()
             # Such as an unquoted comma in a label. Spreadsheets write empty fields at the end.
             if len(row) > max(positions) and not any(row[len(header) :]):
-                yield row[path].strip(), _field(row, label), _field(row, split), _field(row, group)
+                fields = (_field(row, position) for position in (label, split, group))
+                yield Row(line, row[path].strip(), *fields)
             elif row:
-                fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
-                reason = f"line {rows.line_num} of the list has {fields}, and the first line {len(header)}"
+                reason = (
+                    f"its row has {counted(len(row), 'field')}, and the first line {len(header)}"
+                )
                 if len(row) > len(header):
                     reason += ". Put quotes around a field that contains the separator"
-                lister.skip(row[path] if path < len(row) else NO_PATH, reason)
+                lister.skip(row[path] if path < len(row) else NO_PATH, at_line(reason, line))
 
 
 def _text(file: BinaryIO) -> TextIO:

@@ -80,8 +80,23 @@ def test_packed_folder_is_a_tar_of_its_images(folder: Path) -> None:
     ]
     for name, stored in read.items():
         assert stored == (folder / name).read_bytes()
-    assert content.skipped == ["wren/out.png"]
+    assert [each.path for each in content.skipped] == ["wren/out.png"]
     assert FolderContent(folder).fingerprint == content.fingerprint
+
+
+def test_what_a_folder_leaves_out_has_its_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "birds"
+    folder.mkdir()
+    for name in (b"a.png", b"bad\xff\xfe.png"):
+        (folder / os.fsdecode(name)).write_bytes(b"image")
+    (tmp_path / "out.png").write_bytes(b"image")
+    (folder / "out.png").symlink_to(tmp_path / "out.png")
+    (folder / "dangling.png").symlink_to("nothing.png")
+    assert {each.path: each.reason for each in FolderContent(folder).skipped} == {
+        "bad\\xff\\xfe.png": "its name is not valid UTF-8",
+        "dangling.png": "it is a link to something that does not exist",
+        "out.png": "it is a link that leads out of the data set's folder",
+    }
 
 
 @given(st.data())
@@ -131,7 +146,9 @@ def test_uploaded_folder_becomes_ready_with_its_classes(
     )
     assert added.exit_code == 0, added.output
     assert "Packing 7 images" in added.stderr
-    assert "left out: wren/out.png" in added.stderr
+    assert "left out: wren/out.png (it is a link that leads out of the" in " ".join(
+        added.stderr.split()
+    )
     dataset = client.datasets.get("birds")
     assert dataset.upload is not None
     assert dataset.upload.received == dataset.upload.size > 5000

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import select
 
+from service.db.models import Event
+from service.events.levels import event_level
 from service.scheduling.admission import Queued, decide
 from service.scheduling.automatic import (
     MOST_CPUS,
@@ -276,6 +279,7 @@ def test_first_attempt_without_gpus_tells_so(world: World) -> None:
     job = world.add_job(token_id=world.add_token(max_gpus=0), **AUTO)
     world.tick()
     (why,) = world.events(job, "no_gpus")
+    assert level_of_no_gpus(world, job) == "warning"
     assert "because max_gpus of its token or tenant is 0. Once that is raised" in why
     world.worker_finishes(job, "succeeded")
     world.executor.end(world.run_id(job), 0)
@@ -287,3 +291,10 @@ def test_first_attempt_without_gpus_tells_so(world: World) -> None:
         "submitted, or has one now. Once there are GPUs, clone it with resources.gpus_per_worker: 1 and "
         "train.precision: auto to train on them"
     ]
+    assert level_of_no_gpus(world, job) == "info", "no node has a GPU"
+
+
+def level_of_no_gpus(world: World, job_id: str) -> str:
+    with world.database.read() as session:
+        query = select(Event.data).where(Event.job_id == job_id, Event.type == "no_gpus")
+        return event_level("no_gpus", session.scalars(query).one())

@@ -57,7 +57,7 @@ function Datasets({ rows }) {
         <td class="right">${count(row.facts?.num_classes)}</td>
         <td class="right">${row.facts ? `${row.facts.median_size} px` : "–"}</td>
         <td class="right">${row.num_skipped ? count(row.num_skipped) : "–"}</td>
-        <td class="right">${row.version}</td>
+        <td class="right">${row.facts ? row.version : "–"}</td>
         <td class="where muted" title=${whereOf(row)}>${whereOf(row)}</td>
         <td class="right"><${Ago} at=${row.created_at} /></td>
       </tr>`,
@@ -131,7 +131,7 @@ function Head({ dataset, state, reload }) {
   return html`<header class="job-head">
     <p class="crumbs"><a href=${link(["datasets"])}>Data sets</a> <span class="muted">/</span> <code class="muted">${dataset.id}</code></p>
     <div class="title-line">
-      <h1>${dataset.name}</h1><${StatusChip} status=${state} /><span class="muted">version ${dataset.version}</span>
+      <h1>${dataset.name}</h1><${StatusChip} status=${state} />${dataset.facts && html`<span class="muted">version ${dataset.version}</span>`}
       <span class="grow"></span>
       <div class="actions">
         <a class="button" href=${link(["jobs"], { dataset: dataset.name })}><span>Its jobs</span></a>

@@ -2,6 +2,8 @@ import { count } from "../core/format.js";
 import { html } from "../vendor.js";
 
 const MOST = 200;
+// The end of a reason that is of one row of a list.
+const LINE = / \(line \d+ of the list\)$/;
 
 /** @typedef {NonNullable<Api.DatasetView["report"]>} Found */
 /**
@@ -34,8 +36,11 @@ function hide(event) {
 function Skipped({ report }) {
   /** @type {Map<string, string[]>} */
   const reasons = new Map();
-  for (const { path, reason } of report.skipped ?? [])
-    reasons.set(reason, [...(reasons.get(reason) ?? []), path]);
+  for (const { path, reason } of report.skipped ?? []) {
+    const [line] = LINE.exec(reason) ?? [""];
+    const why = reason.slice(0, reason.length - line.length);
+    reasons.set(why, [...(reasons.get(why) ?? []), path + line]);
+  }
   const sorted = [...reasons].sort((one, other) => other[1].length - one[1].length);
   return html`<section class="card">
     <h2>Skipped files <span class="muted">${count(report.num_skipped ?? 0)}</span></h2>

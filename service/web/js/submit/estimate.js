@@ -10,7 +10,10 @@ export function Estimate({ answer, isValid }) {
   const items = [
     ["Training images", count(estimate.train_images)],
     ["Held-out images", count(estimate.held_out_images)],
-    ["Steps", `${count(estimate.total_steps)} (${count(estimate.epochs)} epochs)`],
+    [
+      "Steps",
+      `${count(estimate.total_steps)} (${count(estimate.epochs)} ${estimate.epochs === 1 ? "epoch" : "epochs"})`,
+    ],
     ["Time", span(estimate.seconds)],
     ["Batch", count(resolved.train?.batch_size)],
     ["Image size", `${resolved.backbone?.image_size} px`],
