@@ -255,7 +255,7 @@ def until_idle(ancestor: int) -> None:
 def until_ready(on: Service) -> None:
     """Wait until the standby processes are waiting again, and have done their imports."""
     [raylet] = [pid for pid, words in commands(on.pid).items() if words[0].endswith("/raylet")]
-    pools = build_pools(1, driver_node=True)
+    pools = build_pools(1, is_head=True)
 
     def complete() -> bool | None:
         process = psutil.Process(raylet)

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
@@ -50,7 +50,12 @@ class FakeCluster:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def submit(
-        self, submission_id: str, entrypoint: str, env: Mapping[str, str], token: str
+        self,
+        submission_id: str,
+        entrypoint: str,
+        env: Mapping[str, str],
+        token: str,
+        avoid: Collection[str] = (),
     ) -> None:
         """Pass the attempt to the drivers' process."""
         if submission_id in self._drivers:

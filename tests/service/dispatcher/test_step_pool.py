@@ -1,7 +1,7 @@
 """Slow answers of Ray and of the store: a round is quick, and only what is slow waits."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 
 import pytest
@@ -119,11 +119,13 @@ def test_starts_that_ray_does_not_accept_yet_delay_nothing(
     asked: list[str] = []
     submit = world.executor.submit
 
-    def submit_slowly(name: str, command: str, env: Mapping[str, str], token: str) -> None:
+    def submit_slowly(
+        name: str, command: str, env: Mapping[str, str], token: str, avoid: Collection[str]
+    ) -> None:
         asked.append(name)
         if name.startswith(slow):
             assert gate.wait(60)
-        submit(name, command, env, token)
+        submit(name, command, env, token, avoid)
 
     monkeypatch.setattr(world.executor, "submit", submit_slowly)
     world.cancel(running)
