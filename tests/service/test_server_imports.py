@@ -7,7 +7,8 @@ PROGRAM = """
 import sys
 import service.server.app
 heavy = {"torch", "torchvision", "timm", "numpy", "ray", "dasl_core.train", "workers"}
-shared = {"atomic", "headlines", "hits", "installed", "spec", "text", "verdict", "vocabulary"}
+shared = {"atomic", "headlines", "hits", "installed", "spec", "storage", "text", "verdict"}
+shared.add("vocabulary")
 core = {n for n in sys.modules if n.startswith("dasl_core.") and n.split(".")[1] not in shared}
 print(sorted((heavy & set(sys.modules)) | core))
 """
