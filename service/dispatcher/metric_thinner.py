@@ -11,13 +11,15 @@ from service.dispatcher.context import DispatcherContext
 from service.dispatcher.isolation import run_isolated, show_progress
 from service.metrics import repository as metrics
 from service.metrics.repository import Thinning
-from service.metrics.thinning import Section, extremes, sections_due
+from service.metrics.thinning import Section, sections_due
 
 # Number of steps of a series that one transaction thins.
 STRIDE = 1024
 # A round takes about a second, because a stopping dispatcher waits for it.
 _STRIDES_PER_ROUND, _STRIDES_PER_JOB = 8, 4
 _JOBS_PER_ROUND = 100
+# Number of series in a transaction.
+_SERIES = 16
 
 
 class MetricThinner:
@@ -75,19 +77,11 @@ class MetricThinner:
                 metrics.save_thinning(session, job, complete=complete)
 
     def _thin(self, job: Thinning, section: Section, names: Sequence[str]) -> None:
-        keep = {}
         with self._context.database.read() as session:
-            for name in names:
-                show_progress()
-                values = metrics.values(session, job.job_id, name, section, job.attempt)
-                kept = extremes(values.items(), section.width)
-                if len(kept) == len(values):
-                    continue
-                protected = metrics.protected_steps(session, job.job_id, name)
-                if protected is not None:
-                    keep[name] = kept | (protected & values.keys())
-        for name, steps in keep.items():
+            long = metrics.long_series(session, job.job_id, names)
+        for start in range(0, len(long), _SERIES):
             show_progress()
-            # A transaction per series, because other writers may wait for it.
+            # A transaction for some series, because other writers may wait for it.
             with self._context.write() as session:
-                metrics.remove(session, job.job_id, name, section, job.attempt, steps)
+                some = long[start : start + _SERIES]
+                metrics.thin(session, job.job_id, some, section, job.attempt)

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Row, bindparam, delete, func, or_, select, text, tuple_, update
+from sqlalchemy.orm import Session, aliased
 
 from service.db.models import UNTHINNED, Job, Metric
 from service.metrics.downsampling import steps_to_keep
@@ -101,6 +101,13 @@ _UNTHINNED = (
     .order_by(Job.id)
     .limit(bindparam("limit"))
 )
+_POINTS = (
+    select(Metric.step)
+    .where(Metric.job_id == bindparam("job_id"), Metric.name == bindparam("name"))
+    .limit(bindparam("limit"))
+    .subquery()
+)
+_COUNT_POINTS = select(func.count()).select_from(_POINTS)
 _NEWEST_STEP = select(func.max(Metric.step)).where(
     Metric.job_id == bindparam("job_id"), Metric.name == _LOSS
 )
@@ -141,44 +148,52 @@ def names(session: Session, job_id: str) -> list[str]:
     return found
 
 
-def values(
-    session: Session, job_id: str, name: str, section: Section, attempt: int
-) -> dict[int, float]:
-    """Return the values of a section's steps, up to this attempt; at each step the newest attempt counts."""
-    rows = session.execute(
-        select(Metric.step, Metric.value)
-        .where(*_in_section(job_id, name, section, attempt))
-        .order_by(Metric.step, Metric.attempt)
-    )
-    return dict(rows.all())
+def long_series(session: Session, job_id: str, names: Sequence[str]) -> list[str]:
+    """Filter names: return those of series with so many points that old ones are thinned."""
+    counted = {"job_id": job_id, "limit": FULL_STEPS + 1}
+    numbers = ((name, session.scalar(_COUNT_POINTS, counted | {"name": name})) for name in names)
+    return [name for name, number in numbers if (number or 0) > FULL_STEPS]
 
 
-def protected_steps(session: Session, job_id: str, name: str) -> set[int] | None:
-    """Return the steps of a series that must never be removed; `None`: all, as it has few points.
-
-    These are its first step and the last step of each attempt's loss, which `service.runs.repository.last_step` reads.
-    """
-    of_series = (Metric.job_id == job_id, Metric.name == name)
-    some = select(Metric.step).where(*of_series).limit(FULL_STEPS + 1).subquery()
-    if (session.scalar(select(func.count()).select_from(some)) or 0) <= FULL_STEPS:
-        return None
-    steps = {session.scalars(select(func.min(Metric.step)).where(*of_series)).one()}
-    if name == _LOSS:
-        steps |= {attempt.last for attempt in reported(session, job_id).values()}
-    return steps
-
-
-def remove(
-    session: Session, job_id: str, name: str, section: Section, attempt: int, keep: Collection[int]
+def thin(
+    session: Session, job_id: str, names: Collection[str], section: Section, attempt: int
 ) -> None:
-    """Remove the points of a section except those at the steps to keep.
+    """Remove the points of a section except each bucket's minimum and maximum; among equal values, the first stays.
 
-    Points of attempts after `attempt` stay, because they were added after the steps were chosen.
+    Of the points of a step that of the newest attempt counts. The first step of a series stays, and the last step of
+    each attempt's loss, which `service.runs.repository.last_step` reads. Points of attempts after `attempt` stay.
     """
+    in_section = (
+        Metric.job_id == job_id,
+        Metric.name.in_(names),
+        Metric.step >= section.start,
+        Metric.step < section.stop,
+        Metric.attempt <= attempt,
+    )
+    of_step, row_number = (Metric.name, Metric.step), func.row_number
+    age = row_number().over(partition_by=of_step, order_by=Metric.attempt.desc()).label("age")
+    points = select(*of_step, Metric.value, age).where(*in_section).subquery()
+    bucket = (points.c.name, points.c.step // section.width)
+    orders = (points.c.value, points.c.step), (points.c.value.desc(), points.c.step)
+    low, high = (row_number().over(partition_by=bucket, order_by=order) for order in orders)
+    ranked = (
+        select(points.c.name, points.c.step, low.label("low"), high.label("high"))
+        .where(points.c.age == 1)
+        .subquery()
+    )
+    between = select(ranked.c.name, ranked.c.step).where(ranked.c.low > 1, ranked.c.high > 1)
+    other = aliased(Metric)
+    first = select(func.min(other.step)).where(other.job_id == job_id, other.name == Metric.name)
+    lasts = [each.last for each in reported(session, job_id).values()]
     session.execute(
-        delete(Metric).where(
-            *_in_section(job_id, name, section, attempt), Metric.step.not_in(sorted(keep))
+        delete(Metric)
+        .where(
+            *in_section,
+            tuple_(*of_step).in_(between),
+            Metric.step > first.scalar_subquery(),
+            or_(Metric.name != _LOSS, Metric.step.not_in(lasts)),
         )
+        .execution_options(synchronize_session=False)
     )
 
 
@@ -188,16 +203,4 @@ def save_thinning(session: Session, thinning: Thinning, *, complete: bool) -> No
         update(Job)
         .where(Job.id == thinning.job_id)
         .values(thinned_attempt=thinning.attempt, thinned_step=thinning.step, thinned=complete)
-    )
-
-
-def _in_section(
-    job_id: str, name: str, section: Section, attempt: int
-) -> Sequence[ColumnElement[bool]]:
-    return (
-        Metric.job_id == job_id,
-        Metric.name == name,
-        Metric.step >= section.start,
-        Metric.step < section.stop,
-        Metric.attempt <= attempt,
     )

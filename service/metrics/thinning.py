@@ -5,8 +5,7 @@ with the minimum and the maximum. The width of the buckets doubles with the age.
 among the extremes of its narrow ones, points can be thinned again at any time.
 """
 
-from collections.abc import Iterable
-from itertools import count, groupby
+from itertools import count
 from typing import NamedTuple
 
 FULL_STEPS = 10_000
@@ -36,17 +35,3 @@ def sections_due(thinned: int, newest: int) -> list[Section]:
         if start < stop:
             sections.append(Section(width, start, stop))
     raise AssertionError("every level is older than the one before")
-
-
-def extremes(points: Iterable[tuple[int, float]], width: int) -> set[int]:
-    """Return the steps of each bucket's minimum and maximum; among equal values, the first counts.
-
-    Args:
-        points: (step, value) by step, each step once.
-    """
-    steps = set()
-    for _, bucket in groupby(points, key=lambda point: point[0] // width):
-        in_bucket = list(bucket)
-        steps.add(min(in_bucket, key=lambda point: point[1])[0])
-        steps.add(max(in_bucket, key=lambda point: point[1])[0])
-    return steps

@@ -1,11 +1,14 @@
 """Thinning of metric points: extremes of every bucket stay, the newest steps stay complete."""
 
+from collections.abc import Iterable
+from itertools import groupby
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.metrics import thinning
-from service.metrics.thinning import extremes, sections_due
+from service.metrics.thinning import sections_due
 
 FULL, NARROWEST = 16, 4
 Series = dict[int, float]
@@ -18,6 +21,16 @@ def _small() -> object:
         patch.setattr(thinning, "FULL_STEPS", FULL)
         patch.setattr(thinning, "NARROWEST", NARROWEST)
         yield
+
+
+def extremes(points: Iterable[tuple[int, float]], width: int) -> set[int]:
+    """Return what `service.metrics.repository.thin` keeps of points (step, value)."""
+    steps = set()
+    for _, bucket in groupby(points, key=lambda point: point[0] // width):
+        in_bucket = list(bucket)
+        steps.add(min(in_bucket, key=lambda point: point[1])[0])
+        steps.add(max(in_bucket, key=lambda point: point[1])[0])
+    return steps
 
 
 def thinned(series: Series, before: int, newest: int) -> Series:
@@ -77,11 +90,6 @@ def _levels(newest: int) -> list[tuple[int, int, int]]:
     sections = sections_due(0, newest)
     ends = [section.stop for section in sections[1:]] + [0]
     return [(width, end, stop) for (width, _, stop), end in zip(sections, ends, strict=True)]
-
-
-def test_extremes_are_the_first_of_equal_values() -> None:
-    points = [(0, 1.0), (1, 5.0), (2, 1.0), (3, 5.0), (4, 2.0), (9, 3.0)]
-    assert extremes(points, 4) == {0, 1, 4, 9}
 
 
 def test_sections_due_are_aligned_and_only_what_is_new() -> None:

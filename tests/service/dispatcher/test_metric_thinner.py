@@ -17,8 +17,9 @@ from service.dispatcher import metric_thinner
 from service.dispatcher.context import DispatcherContext, Entrypoints, utc_now
 from service.dispatcher.metric_thinner import MetricThinner
 from service.metrics import repository, thinning
-from service.metrics.thinning import sections_due
+from service.metrics.thinning import Section, sections_due
 from service.runs import repository as runs
+from tests.service.test_thinning import extremes
 from tests.support.dispatcher_world import World
 
 FULL, NARROWEST, STRIDE = 32, 4, 16
@@ -273,28 +274,50 @@ def test_thinning_takes_turns_between_jobs_and_bounds_a_round(
 def test_points_of_an_attempt_that_starts_meanwhile_stay(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its values were not known when the steps to keep were chosen."""
+    """Its values are thinned with its own progress."""
     thinner, _ = thinner_of(world)
     job_id = running(world)
     report(world, job_id, 1, series("loss", range(1, 201)))
     newer = series("loss", range(1, 4), seed=1)
-    remove = repository.remove
+    thin = repository.thin
 
-    def remove_late(session: Session, *arguments: Any) -> None:
+    def thin_late(session: Session, *arguments: Any) -> None:
         session.add_all(
             Metric(job_id=job_id, name=name, step=step, attempt=2, time=0.0, value=value)
             for (name, step), value in newer.items()
         )
         session.flush()
         newer_is_stored.append(True)
-        monkeypatch.setattr(repository, "remove", remove)
-        remove(session, *arguments)
+        monkeypatch.setattr(repository, "thin", thin)
+        thin(session, *arguments)
 
     newer_is_stored: list[bool] = []
-    monkeypatch.setattr(repository, "remove", remove_late)
+    monkeypatch.setattr(repository, "thin", thin_late)
     rounds(thinner, 5)
     assert newer_is_stored
     assert newer.items() <= shown(world, job_id).items()
+
+
+@pytest.mark.dialect
+def test_buckets_keep_what_the_model_keeps(world: World) -> None:
+    """With equal values, gaps, several attempts, and points that always stay."""
+    random_ = random.Random(3)
+    job_id, section = running(world), Section(8, 16, 176)
+    points: Points = {}
+    for name in ("loss", "lr"):
+        for attempt, steps in ((1, range(1, 150)), (2, range(100, 190))):
+            values = {(name, s): float(random_.randrange(5)) for s in steps if s % 7}
+            report(world, job_id, attempt, values)
+            points |= values
+    with world.database.write() as session:
+        repository.thin(session, job_id, ["loss", "lr"], section, 2)
+    inside = range(section.start, section.stop)
+    for name in ("loss", "lr"):
+        of_name = sorted((step, value) for (each, step), value in points.items() if each == name)
+        kept = extremes([(s, value) for s, value in of_name if s in inside], section.width)
+        kept |= {149} if name == "loss" else set()  # the last step of the first attempt
+        left = {step for each, step in shown(world, job_id) if each == name}
+        assert left == {step for step, _ in of_name if step not in inside or step in kept}
 
 
 def test_thinner_does_nothing_without_the_lease(world: World) -> None:
