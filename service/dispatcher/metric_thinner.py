@@ -78,10 +78,10 @@ class MetricThinner:
 
     def _thin(self, job: Thinning, section: Section, names: Sequence[str]) -> None:
         with self._context.database.read() as session:
-            long = metrics.long_series(session, job.job_id, names)
+            long = [*metrics.long_series(session, job.job_id, names).items()]
         for start in range(0, len(long), _SERIES):
             show_progress()
             # A transaction for some series, because other writers may wait for it.
             with self._context.write() as session:
-                some = long[start : start + _SERIES]
+                some = dict(long[start : start + _SERIES])
                 metrics.thin(session, job.job_id, some, section, job.attempt)

@@ -1,10 +1,10 @@
 """SQL for metric points: reading, and thinning of old ones."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, text, tuple_, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from service.db.models import UNTHINNED, Job, Metric
 from service.metrics.downsampling import steps_to_keep
@@ -107,7 +107,10 @@ _POINTS = (
     .limit(bindparam("limit"))
     .subquery()
 )
-_COUNT_POINTS = select(func.count()).select_from(_POINTS)
+_FIRST = select(func.min(Metric.step)).where(
+    Metric.job_id == bindparam("job_id"), Metric.name == bindparam("name")
+)
+_COUNT_POINTS = select(func.count(), _FIRST.scalar_subquery()).select_from(_POINTS)
 _NEWEST_STEP = select(func.max(Metric.step)).where(
     Metric.job_id == bindparam("job_id"), Metric.name == _LOSS
 )
@@ -148,24 +151,29 @@ def names(session: Session, job_id: str) -> list[str]:
     return found
 
 
-def long_series(session: Session, job_id: str, names: Sequence[str]) -> list[str]:
-    """Filter names: return those of series with so many points that old ones are thinned."""
+def long_series(session: Session, job_id: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the series with so many points that old ones are thinned, each with its first step."""
     counted = {"job_id": job_id, "limit": FULL_STEPS + 1}
-    numbers = ((name, session.scalar(_COUNT_POINTS, counted | {"name": name})) for name in names)
-    return [name for name, number in numbers if (number or 0) > FULL_STEPS]
+    rows = (
+        (name, session.execute(_COUNT_POINTS, counted | {"name": name}).one()) for name in names
+    )
+    return {name: first for name, (number, first) in rows if number > FULL_STEPS}
 
 
 def thin(
-    session: Session, job_id: str, names: Collection[str], section: Section, attempt: int
+    session: Session, job_id: str, series: Mapping[str, int], section: Section, attempt: int
 ) -> None:
     """Remove the points of a section except each bucket's minimum and maximum; among equal values, the first stays.
 
     Of the points of a step that of the newest attempt counts. The first step of a series stays, and the last step of
     each attempt's loss, which `service.runs.repository.last_step` reads. Points of attempts after `attempt` stay.
+
+    Args:
+        series: as from `long_series`.
     """
     in_section = (
         Metric.job_id == job_id,
-        Metric.name.in_(names),
+        Metric.name.in_(series),
         Metric.step >= section.start,
         Metric.step < section.stop,
         Metric.attempt <= attempt,
@@ -182,15 +190,13 @@ def thin(
         .subquery()
     )
     between = select(ranked.c.name, ranked.c.step).where(ranked.c.low > 1, ranked.c.high > 1)
-    other = aliased(Metric)
-    first = select(func.min(other.step)).where(other.job_id == job_id, other.name == Metric.name)
     lasts = [each.last for each in reported(session, job_id).values()]
     session.execute(
         delete(Metric)
         .where(
             *in_section,
             tuple_(*of_step).in_(between),
-            Metric.step > first.scalar_subquery(),
+            tuple_(*of_step).not_in(list(series.items())),
             or_(Metric.name != _LOSS, Metric.step.not_in(lasts)),
         )
         .execution_options(synchronize_session=False)
