@@ -55,6 +55,8 @@ NEVER_SUCCEED = {
     "GET /v1/session",
     "DELETE /v1/session",
     "POST /v1/jobs/{job_id}/resume",
+    # Nothing of a job that runs is about to be removed.
+    "POST /v1/jobs/{job_id}/undelete",
     # Ten random bodies are few for the reports of all kinds of runs; those of attempts are sent.
     "POST /worker/v1/runs/{run_id}/finish",
     # A preview that is not drawn has no files.
