@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from psycopg.errors import ObjectInUse
 from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from service.db.session import Database
+from tests.support.polling import wait_for
 
 
 @contextmanager
@@ -26,7 +29,21 @@ def database_outage(database: Database, database_url: str) -> Iterator[None]:
         return
     admin = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        connection.execute(text(f'ALTER DATABASE "{url.database}" RENAME TO away'))
+        rename = text(f'ALTER DATABASE "{url.database}" RENAME TO away')
+
+        def renamed() -> bool:
+            database.dispose()
+            try:
+                connection.execute(rename)
+            except OperationalError as error:
+                if not isinstance(
+                    error.orig, ObjectInUse
+                ):  # else another thread has just connected
+                    raise
+                return False
+            return True
+
+        wait_for(renamed)
         yield
         connection.execute(text(f'ALTER DATABASE away RENAME TO "{url.database}"'))
     admin.dispose()
