@@ -87,6 +87,7 @@ class Adoption:
             return
         with self._context.database.read() as session:
             if (time := removal_time(session, now)) is None:
+                self._swept_at = now
                 return
             # Those that are not finalized yet have their turn before later ones.
             waiting = [attempt.finished_at for attempt in scheduling.ended_attempts(session)]

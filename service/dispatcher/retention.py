@@ -92,7 +92,9 @@ class Retention:
         if all_removed:
             # Also of those that are not so old by a clock that was corrected.
             with self._context.write() as session:
-                old.unmark_done(session, marked_before, self._failures.waiting())
+                # A part of which only a bounded number of rows was removed stays marked.
+                left = {*due, *self._failures.waiting()}
+                old.unmark_done(session, marked_before, left)
         return all_removed and len(new) < _BATCH_SIZE
 
     def _remove(self, jobs: Sequence[str], remove: Remove) -> bool:

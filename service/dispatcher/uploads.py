@@ -133,9 +133,12 @@ class Uploads:
         now = self._context.clock()
         if not passed(self._swept_at, now, _SWEEP_EVERY):
             return
+        with self._context.database.read() as session:
+            time = removal_time(session, now)
+        if time is None:
+            self._swept_at = now
+            return
         with self._context.write() as session:
-            if (time := removal_time(session, now)) is None:
-                return
             before = time - timedelta(days=self._context.settings.keep_uploads_days)
             deleted = repository.delete_abandoned(session, before, now)
         for dataset_id in deleted:

@@ -412,6 +412,18 @@ def test_what_is_old_is_marked_a_day_before_its_removal(api: Api, garbage: Garba
     assert api.client.get(path).json()["expires_at"] is None, "it is removed"
 
 
+@agreeing_clocks
+def test_removal_in_parts_goes_on_in_the_next_round(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.dispatcher.retention._ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("service.dispatcher.retention._TRANSACTIONS", 1)
+    worker = ended(api)  # with 7 points
+    keep(garbage, keep_metrics_days=9)
+    job = api.client.get(f"/v1/jobs/{worker.job_id}").json()
+    assert job["metrics_removed_at"]
+
+
 def test_clock_that_jumps_for_a_while_removes_nothing(api: Api, garbage: Garbage) -> None:
     """Two rounds with a clock 40 days ahead deleted 5 of 6 checkpoints of a job that had ended ten minutes before."""
     worker = ended(api, steps=(1, 2, 3))
