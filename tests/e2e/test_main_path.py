@@ -113,6 +113,7 @@ def test_api_answers_about_a_job_agree(client: Client, main_job: Job) -> None:
     [node] = client.cluster().nodes
     assert placement == {
         "attempt": 1,
+        "driver": node.id,
         "nodes": [{"id": node.id, "address": node.address, "ranks": [0, 1]}],
     }
     moves = [event.data["to"] for event in events if event.type == "status" and event.data]
