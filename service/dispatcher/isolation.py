@@ -127,7 +127,7 @@ class Loop:
         """Create a loop; `round` returns `False` if it did not use the database, `pace` multiplies the interval."""
         self._round, self._interval, self._outage, self._pace = round, interval, outage, pace
         self.failed_rounds = 0
-        """Rounds that ended with an error or because the database was unavailable."""
+        """Rounds that ended with an error, other than that the database was unavailable."""
         self.progressed_at: float | None = None
         """When this loop last completed a round or an item (monotonic); `None` unless it runs."""
 
@@ -157,7 +157,6 @@ class Loop:
         except AWAY as error:
             if not is_away(error):
                 raise
-            self.failed_rounds += 1
             self._outage.began(error)
 
 
