@@ -14,6 +14,7 @@ from dasl_core.manifest import MANIFEST
 from service import registration
 from service.checkpoints import repository as checkpoints
 from service.db.locks import lock_job
+from service.db.models import CHECKPOINT_SWEEP
 from service.db.session import AWAY
 from service.dispatcher import repository
 from service.dispatcher.context import DispatcherContext, LeaseLost, passed
@@ -27,7 +28,6 @@ from service.storage.clock import removal_time
 logger = logging.getLogger(__name__)
 
 _SWEEP_AFTER = timedelta(days=1)
-_SWEEP = "checkpoints"
 # The first sweep of a database begins with the attempts that ended after this time.
 _SWEEP_BACK_TO = timedelta(days=30)
 _SWEEP_EVERY = timedelta(hours=1)
@@ -93,7 +93,8 @@ class Adoption:
             waiting = [attempt.finished_at for attempt in scheduling.ended_attempts(session)]
             attempts = scheduling.finalized_attempts(
                 session,
-                after=repository.swept_until(session, _SWEEP) or Ended(time - _SWEEP_BACK_TO),
+                after=repository.swept_until(session, CHECKPOINT_SWEEP)
+                or Ended(time - _SWEEP_BACK_TO),
                 before=min([time - _SWEEP_AFTER, *(at for at in waiting if at is not None)]),
                 limit=_BATCH_SIZE,
             )
@@ -107,7 +108,7 @@ class Adoption:
             run_isolated(sweep, attempt, "examine the checkpoints of this attempt")
         if swept:
             with self._context.write() as session:
-                repository.keep_place(session, _SWEEP, Ended.from_view(attempts[-1]))
+                repository.keep_place(session, CHECKPOINT_SWEEP, Ended.from_view(attempts[-1]))
         # If all failed, the store is away: they are examined again.
         if len(attempts) < _BATCH_SIZE or not swept:
             self._swept_at = now

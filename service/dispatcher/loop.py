@@ -412,6 +412,7 @@ class Dispatcher:
             ray_version=cluster.version,
             ray_tested=cluster.tested,
             ray=self._rest,
+            head_memory=cluster.head_memory,
             failed_rounds={name: loop.failed_rounds for name, loop in self._loops.items()},
             store=self._store.report,
             api_answers=self._api.answers,

@@ -9,7 +9,7 @@ import shlex
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -39,6 +39,7 @@ _SUBMIT_TIMEOUT = 30.0
 _AGENT_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 _ASK_AGENT_AGAIN_SECONDS = 300.0
 _DRIVERS_REMEMBERED = 1000
+_MEMORY_EVERY_SECONDS = 60.0
 # By default Ray lists 100 nodes in a random order, with up to a thousand dead ones among them.
 _NODES = {
     "detail": "1",
@@ -75,6 +76,8 @@ class RayExecutor:
         """Agents that did not answer, with the time (monotonic) of the next try."""
         self._version_checked = False
         self._version: str | None = None
+        self._memory_due = 0.0
+        self._head_memory: float | None = None
 
     def close(self) -> None:
         self._http.close()
@@ -207,7 +210,22 @@ class RayExecutor:
             self._version_checked = True
             self._version = self._checked_version()
         version = self._version
-        return Cluster(of_nodes, version, None if version is None else is_tested(version))
+        tested = None if version is None else is_tested(version)
+        return Cluster(of_nodes, version, tested, self._measured_head_memory())
+
+    def _measured_head_memory(self) -> float | None:
+        """Return the share of the head's memory that is in use, measured within the last minute; `None` if unknown."""
+        if time.monotonic() >= self._memory_due:
+            self._memory_due = time.monotonic() + _MEMORY_EVERY_SECONDS
+            self._head_memory = None
+            # Nothing but a metric depends on it.
+            with suppress(ExecutorUnavailable):
+                answer = self._request("GET", "/nodes", params={"view": "summary"})
+                with _understood(answer):
+                    nodes = _json(answer)["data"]["summary"]
+                    [head] = [node for node in nodes if node["raylet"].get("isHeadNode")]
+                    self._head_memory = 1 - head["mem"][1] / head["mem"][0]
+        return self._head_memory
 
     def version(self) -> str:
         """Return the version of Ray.

@@ -142,7 +142,8 @@ def stored_metrics(session: Session, counts: AttemptCounts, *, names_tenants: bo
         *_attempt_metrics(session, counts, now),
         *_cluster_metrics(session, cluster, now),
         *_dispatcher_metrics(cluster, now),
-        *_dataset_metrics(session, now),
+        *_queue_metrics(session, now),
+        *_dataset_metrics(session),
         *(_tenant_metrics(read_tenants(session)) if names_tenants else ()),
     ]
 
@@ -182,11 +183,6 @@ def _job_metrics(session: Session, counts: AttemptCounts, now: datetime) -> Iter
     live = repository.jobs_by_status(session)
     jobs = {str(status): live.get(status, 0) for status in JobStatus if status not in TERMINAL}
     yield _gauges("dasl_jobs", "Jobs that have not ended, by status.", "status", jobs)
-    yield _gauge(
-        "dasl_queue_oldest_wait_seconds",
-        "Longest current wait of a job for its first or next attempt; 0 if none waits.",
-        _age(now, _oldest_in_queue(session)),
-    )
     counts.update(session)
     yield counts.waits()
 
@@ -246,6 +242,10 @@ def _cluster_metrics(
         ("gpus_used", "GPUs that Ray has placed workers on.", cluster.used_gpus),
     ):
         yield _gauge(f"dasl_cluster_{name}", help, value)
+    report = DispatcherReport.from_snapshot(cluster)
+    if report is not None and report.head_memory is not None:
+        help = "Share of the memory of Ray's head that is in use."
+        yield _gauge("dasl_cluster_head_memory_ratio", help, report.head_memory)
 
 
 def _dispatcher_metrics(cluster: ClusterSnapshot | None, now: datetime) -> Iterator[Metric]:
@@ -256,7 +256,7 @@ def _dispatcher_metrics(cluster: ClusterSnapshot | None, now: datetime) -> Itera
     yield _gauge("dasl_dispatcher_start_time_seconds", help, report.started_at.timestamp())
     failed = CounterMetricFamily(
         "dasl_dispatcher_failed_rounds",
-        "Rounds of the dispatcher that failed since its start, also because the database was away.",
+        "Rounds of the dispatcher that failed since its start, not because the database was away.",
         labels=["loop"],
     )
     for loop, count in sorted(report.failed_rounds.items()):
@@ -281,17 +281,20 @@ def _dispatcher_metrics(cluster: ClusterSnapshot | None, now: datetime) -> Itera
         yield _gauge("dasl_artifact_store_free_bytes", help, store.free_bytes)
 
 
-def _dataset_metrics(session: Session, now: datetime) -> Iterator[Metric]:
+def _queue_metrics(session: Session, now: datetime) -> Iterator[Metric]:
+    since = {"jobs": _oldest_in_queue(session), **repository.oldest_waits(session)}
+    help = "How long the oldest item of each queue of the dispatcher has waited; 0 if none waits."
+    ages = {name: _age(now, at) for name, at in since.items()}
+    yield _gauges("dasl_oldest_wait_seconds", help, "queue", ages)
+    help = "Webhooks that are disabled, by a person or because they failed."
+    yield _gauge("dasl_webhooks_disabled", help, repository.disabled_webhooks(session))
+
+
+def _dataset_metrics(session: Session) -> Iterator[Metric]:
     counts = repository.datasets_by_state(session)
     datasets = {str(name): counts.get(name, 0) for name in DatasetState}
     help = "Data sets in each state; pending: the ingest has not begun."
     yield _gauges("dasl_datasets", help, "state", datasets)
-    help = "Longest current wait of a data set for its ingest; 0 if none waits."
-    yield _gauge(
-        "dasl_ingest_oldest_wait_seconds",
-        help,
-        _age(now, repository.oldest_pending_dataset(session)),
-    )
     yield _gauge(
         "dasl_dataset_images",
         "Images of all data sets that are ready.",

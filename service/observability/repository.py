@@ -4,11 +4,37 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import Select, func, or_, select, text
+from sqlalchemy import Select, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session
 
-from service.db.models import WAITING_FIRST, Attempt, Dataset, Event, Job, UtcDateTime
-from service.states import TERMINAL, AttemptState, DatasetState, JobStatus
+from service.db.models import (
+    CHECKPOINT_SWEEP,
+    PENDING_DELIVERY,
+    UNREMOVED,
+    UNTHINNED,
+    WAITING_FIRST,
+    Attempt,
+    Dataset,
+    Event,
+    Job,
+    ModelRun,
+    Preparation,
+    Preview,
+    Search,
+    Sweep,
+    Task,
+    UtcDateTime,
+    Webhook,
+    WebhookDelivery,
+)
+from service.states import TERMINAL, AttemptState, DatasetState, JobStatus, TaskState
+
+_TASKS: dict[str, type[Task]] = {
+    "previews": Preview,
+    "preparations": Preparation,
+    "model_runs": ModelRun,
+    "searches": Search,
+}
 
 
 class AttemptStart(NamedTuple):
@@ -110,7 +136,48 @@ def dataset_images(session: Session) -> int:
     return session.scalar(select(func.sum(images)).where(*ready)) or 0
 
 
-def oldest_pending_dataset(session: Session) -> datetime | None:
+def oldest_waits(session: Session) -> dict[str, datetime | None]:
+    """Return since when the oldest item of each queue of the dispatcher waits, without the jobs; `None`: none waits."""
+    deleted = (
+        select(func.min(Job.deleted_at)).where(Job.deleted_at.is_not(None)),
+        select(func.min(Dataset.deleted_at)).where(text(UNREMOVED)),
+    )
+    ended = Attempt.finished_at.is_not(None)
+    queues: dict[str, Select[*tuple[datetime | None]]] = {
+        name: select(func.min(row.created_at)).where(row.state == TaskState.QUEUED)
+        for name, row in _TASKS.items()
+    } | {
+        "finalizing": select(func.min(Attempt.finished_at)).where(~Attempt.settled, ended),
+        "thinning": select(func.min(Job.finished_at)).where(text(UNTHINNED)),
+        "webhooks": select(func.min(WebhookDelivery.queued_at)).where(text(PENDING_DELIVERY)),
+    }
+    marked = [at for each in deleted if (at := session.scalar(each)) is not None]
+    return {
+        "ingests": _oldest_pending_dataset(session),
+        "deletions": min(marked, default=None),
+        "sweeps": _oldest_unswept(session),
+        **{name: session.scalar(query) for name, query in queues.items()},
+    }
+
+
+def _oldest_unswept(session: Session) -> datetime | None:
+    """Return when the oldest attempt ended that the sweep for checkpoints has not passed."""
+    place = session.get(Sweep, CHECKPOINT_SWEEP)
+    if place is None:
+        return None
+    position = tuple_(Attempt.finished_at, Attempt.owner, Attempt.number)
+    until = (place.finished_at, place.owner, place.number)
+    query = select(Attempt.finished_at).where(position > until)
+    return session.scalar(query.order_by(Attempt.finished_at).limit(1))
+
+
+def disabled_webhooks(session: Session) -> int:
+    """Number of webhooks that are disabled, by a person or because they failed."""
+    disabled = select(func.count()).where(Webhook.disabled_at.is_not(None))
+    return session.execute(disabled).scalar_one()
+
+
+def _oldest_pending_dataset(session: Session) -> datetime | None:
     """Return since when the data set that has waited longest waits for its ingest."""
     requested_at = func.coalesce(
         Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()

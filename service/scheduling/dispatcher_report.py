@@ -40,6 +40,8 @@ class DispatcherReport(BaseModel):
     ray_tested: bool | None = None
     ray: RayReport | None = None
     """Set while Ray does not run, because there is no work or because it is starting."""
+    head_memory: float | None = None
+    """Share of the memory of Ray's head that is in use; `None` if Ray does not report it."""
     failed_rounds: dict[str, int] = {}
     """Number of failed rounds since the dispatcher's start, by loop."""
     store: StoreReport | None = None

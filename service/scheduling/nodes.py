@@ -50,6 +50,8 @@ class Cluster:
     """Version of the executor, if known."""
     tested: bool | None = None
     """Whether DASL is tested with this version."""
+    head_memory: float | None = None
+    """Share of the head's memory that is in use, if known."""
 
     @property
     def total_cpus(self) -> float:

@@ -42,7 +42,7 @@ def finish(api: Api, job_id: str, outcome: states.AttemptOutcome) -> None:
 def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     before = scrape(api.client)
     assert value(before, "dasl_jobs", status="queued") == 0
-    assert value(before, "dasl_queue_oldest_wait_seconds") == 0
+    assert value(before, "dasl_oldest_wait_seconds", queue="jobs") == 0
     assert value(before, "dasl_heartbeat_age_seconds") == 0
     assert value(before, "dasl_queue_wait_seconds_count") == 0
 
@@ -74,11 +74,11 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     assert 0 < value(series, "dasl_queue_wait_seconds_sum") < 2000
     assert 100 <= value(series, "dasl_heartbeat_age_seconds") < 2000
     assert value(series, "dasl_attempt_start_age_seconds") == 0
-    assert 0 < value(series, "dasl_queue_oldest_wait_seconds") < 2000
+    assert 0 < value(series, "dasl_oldest_wait_seconds", queue="jobs") < 2000
     api.start(third)
     later = scrape(api.client)
     assert value(later, "dasl_queue_wait_seconds_count") == 3
-    assert value(later, "dasl_queue_oldest_wait_seconds") == 0
+    assert value(later, "dasl_oldest_wait_seconds", queue="jobs") == 0
 
     # The clock of the dispatcher has jumped for one attempt: later ones are counted.
     with api.database.write() as session:
@@ -98,7 +98,7 @@ def test_metrics_report_jobs_and_attempts_from_the_database(api: Api) -> None:
     aging = {
         "dasl_attempt_start_age_seconds",
         "dasl_heartbeat_age_seconds",
-        "dasl_queue_oldest_wait_seconds",
+        "dasl_oldest_wait_seconds",
     }
     counted = ("dasl_attempts_total", "dasl_restarts_total", "dasl_queue_wait_seconds")
     shared = [

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +18,21 @@ from pydantic import SecretStr
 from sqlalchemy import update
 
 from service import lifecycle
-from service.db.models import ClusterSnapshot, Dataset, Event, Lease
+from service.db.models import (
+    CHECKPOINT_SWEEP,
+    Attempt,
+    Base,
+    ClusterSnapshot,
+    Dataset,
+    Event,
+    Job,
+    Lease,
+    ModelRun,
+    Preparation,
+    Preview,
+    Sweep,
+    WebhookDelivery,
+)
 from service.dispatcher.isolation import LONGEST_PAUSE_SECONDS
 from service.observability import tenants
 from service.observability.metrics import REASONS
@@ -25,6 +40,7 @@ from service.runs.endings import Ending, Retry
 from service.scheduling.dispatcher_report import DispatcherReport, StoreReport
 from service.server.app import create_app
 from tests.support.api_under_test import Api, snapshot
+from tests.support.history import add_row
 from tests.test_docs import anchors
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +63,7 @@ def report(api: Api) -> None:
         started_at=now,
         ray_version="2.59.1",
         ray_tested=False,
+        head_memory=0.75,
         failed_rounds={"queue": 3, "logs": 0},
         store=StoreReport(checked_at=now, problem="no room", free_bytes=5, checkpoint_bytes=7),
     )
@@ -110,6 +127,7 @@ def test_dispatcher_report_and_store_are_metrics(api: Api) -> None:
     samples = scrape(api)
     assert one(samples, "dasl_ray_info", version="2.59.1") == 1
     assert one(samples, "dasl_ray_tested") == 0
+    assert one(samples, "dasl_cluster_head_memory_ratio") == 0.75
     assert one(samples, "dasl_dispatcher_failed_rounds_total", loop="queue") == 3
     assert one(samples, "dasl_artifact_store_writable") == 0
     assert one(samples, "dasl_artifact_store_free_bytes") == 5
@@ -171,10 +189,40 @@ def test_ages_include_requeued_jobs_and_waiting_data_sets(api: Api) -> None:
         session.execute(update(Event).where(*queued).values(at=long_ago))
         session.execute(update(Dataset).where(Dataset.id == dataset_id).values(created_at=long_ago))
     samples = scrape(api)
-    assert 5000 <= one(samples, "dasl_queue_oldest_wait_seconds") < 7000
-    assert 5000 <= one(samples, "dasl_ingest_oldest_wait_seconds") < 7000
+    assert 5000 <= one(samples, "dasl_oldest_wait_seconds", queue="jobs") < 7000
+    assert 5000 <= one(samples, "dasl_oldest_wait_seconds", queue="ingests") < 7000
     assert one(samples, "dasl_datasets", state="pending") == 1
     assert one(samples, "dasl_dataset_images") == 100
+
+
+def test_oldest_item_of_each_queue_is_a_metric(api: Api) -> None:
+    long_ago = datetime.now(UTC) - timedelta(seconds=5000)
+
+    def waiting() -> set[str]:
+        ages = {labels["queue"]: age for labels, age in scrape(api)["dasl_oldest_wait_seconds"]}
+        assert all(age == 0 or 5000 <= age < 7000 for age in ages.values()), ages
+        return {queue for queue, age in ages.items() if age}
+
+    queues = dict[str, tuple[type[Base], dict[str, Any]]](
+        previews=(Preview, {"state": "queued"}),
+        preparations=(Preparation, {"state": "queued"}),
+        model_runs=(ModelRun, {"state": "queued"}),
+        ingests=(Dataset, {"state": "pending", "deleted_at": None}),
+        thinning=(Job, {"thinned": False}),
+        deletions=(Job, {"deleted_at": long_ago}),
+        finalizing=(Attempt, {"settled": False}),
+        webhooks=(WebhookDelivery, {"state": "pending"}),
+    )
+    for number, (queue, (table, changes)) in enumerate(queues.items(), 1):
+        add_row(api.database, table, number, long_ago, **changes)
+        assert waiting() == {*list(queues)[: number - 1], queue}
+    with api.database.write() as session:
+        place = {"name": CHECKPOINT_SWEEP, "owner": "job_0", "number": 1}
+        session.add(Sweep(**place, finished_at=long_ago - timedelta(days=1)))
+    assert waiting() == {*queues, "sweeps"}
+    with api.database.write() as session:
+        session.get_one(Sweep, CHECKPOINT_SWEEP).finished_at = datetime.now(UTC)
+    assert waiting() == {*queues}
 
 
 def documented() -> dict[str, set[str]]:

@@ -64,7 +64,7 @@ def add_history(database: Database) -> frozenset[str]:
             at = datetime.now(UTC) - timedelta(hours=2 + first // _ROWS_AN_HOUR)
             for table, values in _rows(at):
                 tables.add(table.__tablename__)
-                _insert(connection, table, values, first)
+                _insert(connection, table, values, first, _ROWS_AN_HOUR)
         connection.execute(update(EventCounter).values(last=ROWS))
     if (
         database.engine.dialect.name == "postgresql"
@@ -72,6 +72,17 @@ def add_history(database: Database) -> frozenset[str]:
         with database.autocommit() as session:
             session.execute(text("ANALYZE"))
     return frozenset(tables)
+
+
+def add_row(
+    database: Database, table: type[Base], number: int, at: datetime, **changes: Any
+) -> None:
+    """Add a row of the history, in which everything happened at one time, with some columns changed."""
+    with database.engine.begin() as connection:
+        if number == 1:
+            _add_datasets(connection)
+        values = next(values for row, values in _rows(at) if row is table)
+        _insert(connection, table, values | changes, number, 1)
 
 
 def _add_datasets(connection: Connection) -> None:
@@ -83,9 +94,11 @@ def _add_datasets(connection: Connection) -> None:
         connection.execute(row)
 
 
-def _insert(connection: Connection, table: type[Base], values: dict[str, Any], first: int) -> None:
+def _insert(
+    connection: Connection, table: type[Base], values: dict[str, Any], first: int, count: int
+) -> None:
     numbers = select(literal(first).label("number")).cte("numbers", recursive=True)
-    following = select(numbers.c.number + 1).where(numbers.c.number < first + _ROWS_AN_HOUR - 1)
+    following = select(numbers.c.number + 1).where(numbers.c.number < first + count - 1)
     columns = table.__table__.columns
     row = [
         value if isinstance(value, ColumnElement) else literal(value, columns[name].type)

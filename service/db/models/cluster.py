@@ -49,6 +49,9 @@ class Lease(Base):
     expires_at: Mapped[datetime]
 
 
+CHECKPOINT_SWEEP = "checkpoints"
+
+
 class Sweep(Base):
     """How far a sweep of the dispatcher has come: the position of a run in the order of ends."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,6 +19,15 @@ from tests.support.scripted_server import Answer, Handler, Request, answer_json,
 NO_USAGE: dict[str, Any] = {"data": {"clusterStatus": None}}
 
 
+USAGE: dict[str, Callable[[Request], Answer]] = {
+    "/api/cluster_status": lambda request: answer_json(NO_USAGE),
+    "/api/version": lambda request: answer_json({"ray_version": "2.60.1"}),
+    "/nodes": lambda request: answer_json({"data": {"summary": []}}),
+}
+HEAD: dict[str, Any] = {"raylet": {"isHeadNode": True}}
+WORKER: dict[str, Any] = {"raylet": {"isHeadNode": False}, "mem": [8.0, 1.0, 87.5, 7.0]}
+
+
 def nodes(*listed: dict[str, Any]) -> dict[str, Any]:
     return {"data": {"result": {"result": list(listed)}}}
 
@@ -27,11 +37,7 @@ def ray(answers: dict[str, Callable[[Request], Answer]]) -> Handler:
 
 
 def cluster_of(listed: Callable[[Request], Answer]) -> Any:
-    usage = {
-        "/api/cluster_status": lambda request: answer_json(NO_USAGE),
-        "/api/version": lambda request: answer_json({"ray_version": "2.60.1"}),
-    }
-    with scripted(ray(usage | {"/api/v0/nodes": listed})) as server:
+    with scripted(ray(USAGE | {"/api/v0/nodes": listed})) as server:
         return RayExecutor(server.url, None).cluster()
 
 
@@ -76,6 +82,35 @@ def test_live_nodes_are_found_among_many_dead_ones() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "memory"),
+    [
+        (answer_json({"data": {"summary": [HEAD | {"mem": [8.0, 2.0, 75.0, 6.0]}, WORKER]}}), 0.75),
+        (answer_json({"data": {"summary": [HEAD]}}), None),
+        (answer_json({"data": {"summary": [WORKER]}}), None),
+        (Answer(b"not found", 404), None),
+    ],
+)
+def test_memory_of_the_head_is_measured_each_minute(
+    answer: Answer, memory: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def summary(request: Request) -> Answer:
+        asked.append(request.path)
+        return answer
+
+    routes = USAGE | {"/api/v0/nodes": lambda _: answer_json(nodes()), "/nodes": summary}
+    with scripted(ray(routes)) as server:
+        executor = RayExecutor(server.url, None)
+        assert [executor.cluster().head_memory for _ in range(2)] == [memory, memory]
+        assert asked == ["/nodes?view=summary"]
+        now = time.monotonic()
+        monkeypatch.setattr("service.dispatcher.ray_executor.time.monotonic", lambda: now + 61)
+        executor.cluster()
+        assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         answer_json(nodes({"state": "ALIVE", "node_id": "a", "node_ip": "10.0.0.1"})),
@@ -113,8 +148,7 @@ def test_unknown_state_of_a_driver_counts_as_no_answer() -> None:
 def test_untested_version_of_ray_is_logged_once_per_connection(
     version: dict[str, str], warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers = {
-        "/api/cluster_status": lambda request: answer_json(NO_USAGE),
+    answers = USAGE | {
         "/api/v0/nodes": lambda request: answer_json(nodes()),
         "/api/version": lambda request: answer_json(version),
     }
