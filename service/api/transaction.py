@@ -34,7 +34,6 @@ from service.api.threads import (
 )
 from service.artifacts.storage import Storage
 from service.db.session import Database
-from service.scheduling.decision_cache import DecisionCache
 from service.settings import Settings
 
 
@@ -47,8 +46,6 @@ class Context:
     storage: Storage
     forbidden: Failures
     """Counts the requests answered with 403, by token."""
-    decisions: DecisionCache
-    """Decisions on the queue, shared by all requests."""
     logins: Failures
     """Counts started logins, by address."""
     streams: Counter[str] = field(default_factory=Counter)

@@ -21,7 +21,6 @@ def show_cluster(caller: Reader, context: WithContext, session: ReadSession) -> 
     return service.view(
         session,
         caller.tenant,
-        context.decisions,
         names_nodes=names_nodes,
         api_started_at=context.started_at,
     )

@@ -1,16 +1,13 @@
 """A tenant's queue in the order of admission, with the reason why each job waits."""
 
-from collections.abc import Sequence
-from datetime import datetime
-
 from sqlalchemy.orm import Session
 
 from service.cluster import repository
 from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
-from service.scheduling.admission import Running
-from service.scheduling.decision_cache import DecisionCache, Decisions
+from service.scheduling import stored_decisions
 from service.scheduling.dispatcher_report import DispatcherReport
+from service.scheduling.stored_decisions import StoredDecision
 from service.scheduling.window import ALWAYS
 from service.wire.cluster import QueuedJob
 
@@ -19,26 +16,19 @@ _STARTING = "Ray is starting, which takes about ten seconds"
 _UNAVAILABLE = "Waiting for Ray, which does not answer or has no node at the moment"
 
 
-def waiting(
-    session: Session,
-    tenant: str,
-    snapshot: ClusterSnapshot | None,
-    taken: Sequence[Running],
-    now: datetime,
-    cache: DecisionCache,
-) -> list[QueuedJob]:
-    """Return a tenant's queued jobs, each with the decision that the dispatcher would make now."""
+def waiting(session: Session, tenant: str, snapshot: ClusterSnapshot | None) -> list[QueuedJob]:
+    """Return a tenant's queued jobs, each with the dispatcher's last decision on it."""
     jobs = repository.queue(session, tenant)
-    decisions: Decisions = {}
+    decisions: dict[str, StoredDecision] = {}
     if jobs and snapshot is not None and snapshot.alive:
         # Jobs of other tenants count as well; only their total demand is disclosed.
-        decisions = cache.decisions(session, snapshot, taken, now)
+        decisions = stored_decisions.load(session)
     # Fair share orders the jobs of a rank; jobs without a decision come last.
     order = {job_id: place for place, job_id in enumerate(decisions)}
     jobs = sorted(jobs, key=lambda job: order.get(job.id, len(order)))
     unreadable = scheduling.why_unreadable(session, [job.id for job in jobs])
     reasons = {job_id: f"It cannot start: {why}" for job_id, why in unreadable.items()}
-    reasons |= {job_id: decision.message for job_id, decision in decisions.items()}
+    reasons |= {job_id: decision.reason for job_id, decision in decisions.items()}
     default_reason = "" if snapshot is None or snapshot.alive else _why_none_starts(snapshot)
     # Unreadable jobs have no decision, but still take a place.
     if decisions and scheduling.is_queue_full(session, ALWAYS):

@@ -12,7 +12,6 @@ from service.db import leases, migrate
 from service.db.leases import DISPATCHER_LEASE
 from service.db.models import ClusterSnapshot
 from service.scheduling import repository as scheduling
-from service.scheduling.decision_cache import DecisionCache
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from service.settings import Settings
 from service.wire.cluster import ClusterView
@@ -21,7 +20,6 @@ from service.wire.cluster import ClusterView
 def view(
     session: Session,
     tenant: str,
-    decisions: DecisionCache,
     *,
     names_nodes: bool,
     api_started_at: datetime,
@@ -29,7 +27,6 @@ def view(
     """Return the state of the cluster with the tenant's queue.
 
     Args:
-        decisions: cache of the decisions on the queue of all tenants.
         names_nodes: show the ids and addresses of nodes; otherwise nodes are numbered.
     """
     now = datetime.now(UTC)
@@ -38,7 +35,7 @@ def view(
     always: dict[str, Any] = {
         "api_started_at": api_started_at,
         "queued": repository.count_queued(session, tenant),
-        "queue": waiting(session, tenant, snapshot, taken, now, decisions),
+        "queue": waiting(session, tenant, snapshot),
         "drains": drains.views(session) if names_nodes else [],
     }
     if snapshot is None:

@@ -52,7 +52,8 @@ from service.scheduling.nodes import Cluster, Node, with_drains, without_drivers
 from service.scheduling.preemption import Candidate, victims
 from service.scheduling.repository import AttemptView
 from service.scheduling.shortage_tracker import ShortageTracker
-from service.scheduling.window import QueueWindow
+from service.scheduling.stored_decisions import to_store
+from service.scheduling.window import ALWAYS, QueueWindow
 from service.settings import Settings
 from service.states import StopReason
 
@@ -76,6 +77,7 @@ _CHECK_PATIENCE_SECONDS = 3.0
 _POLL_CLUSTER_EVERY = timedelta(seconds=2)
 # Ray's head may share its cores with training, so it is polled less often than the queue.
 _WATCH_EVERY = timedelta(seconds=1)
+_STORE_DECISIONS_EVERY = timedelta(seconds=1)
 # Bounds the duration of a transaction, during which other writers wait.
 _WAITS_PER_TRANSACTION = 100
 _MAX_RECORDED_WAITS = 100_000
@@ -159,6 +161,8 @@ class Dispatcher:
         self._autoscaler = AutoscalerDemand(self._context) if settings.autoscale else None
         self._foreign_use, self._shortages = ForeignUse(), ShortageTracker()
         self._queue = QueueWindow(settings.fair_share_half_life)
+        self._decisions: list[dict[str, Any]] | None = None
+        self._decided_at: datetime | None = None
         self._shutting_down = self._saving = False
         self._asked_at, self._awake_at = time.monotonic(), float("-inf")
 
@@ -469,10 +473,20 @@ class Dispatcher:
             for job in (decision.job for decision in decisions if decision.starts)
         ]
         self._run_steps(self._starts, starts)
+        self._store_decisions(decisions[:ALWAYS], now)
         nodes = without_foreign(cluster, foreign)
         self._preempt(nodes, taken, candidates, decisions, now)
         self._record_waits([decision for decision in decisions if not decision.starts])
         self._show_demand(cluster, taken, decisions)
+
+    def _store_decisions(self, decisions: Sequence[Decision], now: datetime) -> None:
+        """Store the decisions on the first jobs for the API, if they changed; at most once a second."""
+        stored = to_store(decisions)
+        if stored == self._decisions or not passed(self._decided_at, now, _STORE_DECISIONS_EVERY):
+            return
+        with self._context.write() as session:
+            scheduling.save_decisions(session, stored)
+        self._decisions, self._decided_at = stored, now
 
     def _show_demand(
         self, cluster: Cluster, taken: Sequence[Running], decisions: Sequence[Decision]

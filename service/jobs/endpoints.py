@@ -120,7 +120,7 @@ def list_jobs(
     rows, following = listing.page(session, filter, sort, after, limit)
     has_more = following is not None
     if summary:
-        small = listing.summaries(session, caller.tenant, rows, context.decisions)
+        small = listing.summaries(session, caller.tenant, rows)
         return Page(data=small, has_more=has_more, next=following)
     views = [job_view(row.job, row.dataset_name) for row in rows]
     return Page(data=views, has_more=has_more, next=following)

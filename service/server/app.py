@@ -54,7 +54,6 @@ from service.model_runs.neighbor_endpoints import router as neighbors
 from service.observability.endpoints import router as probes
 from service.observability.observer import Observer
 from service.reference.endpoints import router as reference
-from service.scheduling.decision_cache import DecisionCache
 from service.server.openapi import document
 from service.sessions.endpoints import router as sessions
 from service.settings import Settings
@@ -138,8 +137,7 @@ def create_app(settings: Settings, database: Database | None = None) -> FastAPI:
         presigned=settings.presigned_downloads,
         public_endpoint=settings.s3_public_endpoint,
     )
-    decisions = DecisionCache(settings.fair_share_half_life)
-    context = Context(settings, database, store, Failures(failures), decisions, Failures(failures))
+    context = Context(settings, database, store, Failures(failures), Failures(failures))
     provider = None
     if settings.oidc_issuer:
         id_token_check()

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from service.db.models import Token
-from tests.support.api_under_test import Api, refused, snapshot
+from tests.support.api_under_test import Api, decide, refused, snapshot
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,7 @@ def test_cluster_endpoint_distinguishes_allocated_from_used_cpus(api: Api) -> No
     api.submit(resources={"workers": 1, "cpus_per_worker": 2})
     assert api.client.get("/v1/cluster").json()["allocated_cpus"] == 0
     api.start(running)
+    decide(api)
     cluster = api.client.get("/v1/cluster").json()
     # CPUs are allocated immediately; Ray's workers use them seconds later.
     assert (cluster["allocated_cpus"], cluster["used_cpus"], cluster["free_cpus"]) == (3, 1, 1)

@@ -11,7 +11,7 @@ from sqlalchemy import update
 
 from service.db.models import Evaluation, Job
 from service.jobs.listing.repository import COLUMNS
-from tests.support.api_under_test import Api, refused, snapshot
+from tests.support.api_under_test import Api, decide, refused, snapshot
 from tests.support.statements import recorded_statements
 
 pytestmark = pytest.mark.dialect
@@ -152,6 +152,7 @@ def test_summary_has_what_a_list_shows_in_a_fixed_number_of_queries(
     api: Api, jobs: list[str]
 ) -> None:
     snapshot(api, cpus=1)
+    decide(api)
     error = {"type": "x", "message": "y", "log_tail": ["z"]}
     with api.database.write() as session:
         session.execute(update(Job).where(Job.id == jobs[0]).values(status="failed", error=error))

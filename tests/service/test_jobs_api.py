@@ -16,7 +16,7 @@ from service.scheduling.nodes import GPU_TYPE_LABEL, Node
 from service.scheduling.packing import Worker
 from service.settings import ClusterLimit, NodeShape
 from service.states import StopReason
-from tests.support.api_under_test import Api, refused, save_nodes, snapshot
+from tests.support.api_under_test import Api, decide, refused, save_nodes, snapshot
 from tests.support.statements import recorded_statements
 
 
@@ -359,6 +359,7 @@ def test_job_waits_for_nodes_that_are_away(api: Api, limit: ClusterLimit) -> Non
     assert api.client.post("/v1/jobs/validate", json=spec).json()["warnings"] == warnings
     clone = api.client.post(f"/v1/jobs/{job['id']}/clone", json={"checkpoint": None})
     assert clone.json()["warnings"] == warnings
+    decide(api)
     (first, _) = api.client.get("/v1/cluster").json()["queue"]
     assert first["waits_for"] == "machines"
     snapshot(api, 4)  # the nodes with GPUs are scaled down

@@ -1,7 +1,6 @@
 """`GET /v1/cluster`: the order of the queue and the reason that each job waits."""
 
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,34 +8,14 @@ from sqlalchemy import select
 
 from service.cluster import queue as queue_view
 from service.db.models import ClusterSnapshot
-from service.scheduling import decision_cache, window
+from service.scheduling import window
 from service.scheduling.dispatcher_report import DispatcherReport, StoreReport
-from tests.support.api_under_test import Api, snapshot
+from tests.support.api_under_test import Api, decide, snapshot
 
 
 def queue_of(api: Api) -> list[dict[str, Any]]:
     queue: list[dict[str, Any]] = api.client.get("/v1/cluster").json()["queue"]
     return queue
-
-
-def test_long_queue_is_decided_on_once_a_second(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = 100.0
-    monkeypatch.setattr(decision_cache, "_LONG", 2)
-    clock = SimpleNamespace(monotonic=lambda: seconds)
-    monkeypatch.setattr(decision_cache, "time", clock)
-    api.dataset()
-    snapshot(api, cpus=1)
-    api.submit()
-    api.submit(resources={"workers": 2}, train={"batch_size": 2})
-
-    def reasons() -> list[str | None]:
-        return [job["waits_for"] for job in queue_of(api)]
-
-    assert reasons() == [None, "machines"]
-    snapshot(api, cpus=2)
-    assert reasons() == [None, "machines"]
-    seconds += 1
-    assert reasons() == [None, "room"]
 
 
 def test_job_behind_the_first_ones_says_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +25,7 @@ def test_job_behind_the_first_ones_says_so(api: Api, monkeypatch: pytest.MonkeyP
     snapshot(api, cpus=1)
     for _ in range(2):
         api.submit()
+    decide(api)
     _, second = queue_of(api)
     assert (second["waits_for"], second["reason"][:6]) == (None, "Behind")
 
@@ -62,6 +42,7 @@ def test_queue_says_what_each_job_waits_for(api: Api) -> None:
     short = api.submit(resources={"cpus_per_worker": 1, "max_hours": 1})["id"]
     assert [job["reason"] for job in queue_of(api)] == [""] * 4  # There is no snapshot yet.
     snapshot(api, cpus=4)
+    decide(api)
     queue = {job["id"]: job for job in queue_of(api)}
     assert list(queue) == [kept, large, small, short]
     expected = ["quota", "room", "reserved-room", None]
@@ -97,6 +78,7 @@ def test_queue_says_what_is_away(
         stored.alive = changes is not None
         report = DispatcherReport(started_at=NOW, **changes or {})
         stored.dispatcher = report.model_dump(mode="json")
+    decide(api)
     [job] = queue_of(api)
     assert job["waits_for"] == waits_for
     assert job["reason"].startswith(reason)
@@ -132,6 +114,7 @@ def test_queue_counts_but_hides_other_tenants(api: Api) -> None:
     api.start(job)
     mine = api.submit(resources={"cpus_per_worker": 1})["id"]
     snapshot(api, cpus=4)
+    decide(api)
     cluster = api.client.get("/v1/cluster").json()
     assert (cluster["queued"], [job["id"] for job in cluster["queue"]]) == (1, [mine])
     assert cluster["queue"][0]["reason"].startswith("Waiting for 1 CPU: 4 of 4 CPUs are in use")

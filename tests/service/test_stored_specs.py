@@ -13,7 +13,7 @@ from service.db.models import Checkpoint, Job
 from service.scheduling import repository as scheduling
 from service.scheduling.nodes import Node
 from service.scheduling.packing import Worker as Resources
-from tests.support.api_under_test import Api, Worker, refused, save_nodes
+from tests.support.api_under_test import Api, Worker, decide, refused, save_nodes
 from tests.support.older_specs import rename_passes, written_before
 
 
@@ -140,6 +140,7 @@ def test_attempt_of_newer_spec_counts_as_what_ray_reports(
         with api.database.read() as session:
             [attempt] = scheduling.live_attempts(session)
         assert (attempt.job_id, attempt.demand.cpus) == (job_id, 0)
+        decide(api)
         [queued] = api.client.get("/v1/cluster").json()["queue"]
         assert (queued["id"], queued["waits_for"]) == (other, waits_for)
 

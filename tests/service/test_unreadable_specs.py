@@ -11,7 +11,7 @@ from service.cluster import queue as queue_view
 from service.db.models import Job
 from service.scheduling import repository as scheduling
 from service.scheduling import window
-from tests.support.api_under_test import Api, refused, snapshot
+from tests.support.api_under_test import Api, decide, refused, snapshot
 from tests.support.unreadable_specs import UNREADABLE, fail_on_unexpected
 
 
@@ -109,8 +109,9 @@ def test_jobs_behind_the_first_ones_have_a_reason_beside_unreadable_ones(
         monkeypatch.setattr(module, "ALWAYS", 2)
     api.dataset()
     snapshot(api, cpus=1)
-    bad, _, behind = [api.submit()["id"] for _ in range(3)]
+    bad, _, _, behind = [api.submit()["id"] for _ in range(4)]
     spoil(bad)
+    decide(api)
     reasons = {job["id"]: job["reason"] for job in api.client.get("/v1/cluster").json()["queue"]}
     assert reasons[bad].startswith("It cannot start")
     assert reasons[behind].startswith("Behind 500 other jobs")

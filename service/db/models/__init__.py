@@ -11,7 +11,14 @@ from service.db.models.accounts import (
     WebSession,
 )
 from service.db.models.base import Base, UtcDateTime
-from service.db.models.cluster import CHECKPOINT_SWEEP, ClusterSnapshot, Drain, Lease, Sweep
+from service.db.models.cluster import (
+    CHECKPOINT_SWEEP,
+    ClusterSnapshot,
+    Drain,
+    Lease,
+    QueueDecisions,
+    Sweep,
+)
 from service.db.models.datasets import (
     REMOVED,
     UNREMOVED,

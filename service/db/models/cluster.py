@@ -25,6 +25,16 @@ class ClusterSnapshot(Base):
     dispatcher: Mapped[Object]
 
 
+class QueueDecisions(Base):
+    """The dispatcher's last decisions on the first jobs of the queue: one row, `id` 1."""
+
+    __tablename__ = "queue_decisions"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    # A list of `service.scheduling.stored_decisions.StoredDecision`.
+    decisions: Mapped[list[Object]]
+
+
 class Drain(Base):
     """A node that gets no new workers, by its id, name or address; `*` is the whole cluster."""
 

@@ -28,7 +28,6 @@ from service.jobs.listing.repository import (
 )
 from service.jobs.views import job_summary
 from service.scheduling import repository as scheduling
-from service.scheduling.decision_cache import DecisionCache
 from service.states import JobStatus
 from service.wire.jobs import JobSummary
 
@@ -126,17 +125,12 @@ def page(
     return rows[:limit], cursor(order, rows[limit - 1]) if len(rows) > limit else None
 
 
-def summaries(
-    session: Session, tenant: str, listed: Sequence[ListedJob], decisions: DecisionCache
-) -> list[JobSummary]:
+def summaries(session: Session, tenant: str, listed: Sequence[ListedJob]) -> list[JobSummary]:
     """Return summaries of jobs, with their best accuracies and why queued jobs wait."""
     best = repository.best(session, [item.job.id for item in listed])
     waits = {}
     if any(item.job.status == JobStatus.QUEUED for item in listed):
-        now = datetime.now(UTC)
-        taken = scheduling.resources_in_use(session, now)
-        snapshot = scheduling.snapshot(session)
-        waiting = queue.waiting(session, tenant, snapshot, taken, now, decisions)
+        waiting = queue.waiting(session, tenant, scheduling.snapshot(session))
         waits = {job.id: job for job in waiting}
     return [
         job_summary(item.job, item.dataset_name, best.get(item.job.id, {}), waits.get(item.job.id))

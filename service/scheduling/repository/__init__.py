@@ -16,12 +16,14 @@ from service.scheduling.repository.attempts import (
 )
 from service.scheduling.repository.cluster import (
     addresses,
+    decisions,
     drained,
     drains,
     excluded_nodes,
     known_cluster,
     last_cluster,
     read_nodes,
+    save_decisions,
     save_snapshot,
     snapshot,
     stored_node,

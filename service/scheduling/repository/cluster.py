@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dasl_core.spec import Resources
-from service.db.models import ClusterSnapshot, Drain
+from service.db.models import ClusterSnapshot, Drain, QueueDecisions
 from service.scheduling.nodes import Cluster, Node, with_drains
 
 
@@ -64,6 +64,17 @@ def save_snapshot(session: Session, snapshot: ClusterSnapshot) -> None:
     """Replace the snapshot; sets its id."""
     snapshot.id = _ROW
     session.merge(snapshot)
+
+
+def decisions(session: Session) -> list[dict[str, Any]]:
+    """Return the stored decisions; none before the first round."""
+    row = session.get(QueueDecisions, _ROW)
+    return [] if row is None else row.decisions
+
+
+def save_decisions(session: Session, decisions: list[dict[str, Any]]) -> None:
+    """Replace the stored decisions."""
+    session.merge(QueueDecisions(id=_ROW, decisions=decisions))
 
 
 def read_nodes(snapshot: ClusterSnapshot | None) -> tuple[Node, ...]:

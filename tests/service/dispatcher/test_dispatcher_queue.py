@@ -12,10 +12,11 @@ from service.db.models import ClusterSnapshot, Dataset, DatasetVersion, IngestRu
 from service.dispatcher import loop
 from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.scheduling import repository as scheduling
-from service.scheduling import window
+from service.scheduling import stored_decisions, window
 from service.scheduling.nodes import Node
 from service.states import DatasetState, JobStatus
 from tests.support.dispatcher_world import World, failure
+from tests.support.statements import recorded_statements
 
 
 def test_job_starts_only_when_all_workers_fit(world: World) -> None:
@@ -37,6 +38,25 @@ def test_job_starts_only_when_all_workers_fit(world: World) -> None:
     world.executor.end(world.run_id(first), 0)
     world.tick()
     assert world.status(second) == JobStatus.STARTING
+
+
+def test_decisions_are_stored_when_they_change_once_a_second(world: World) -> None:
+    def stored() -> dict[str, str | None]:
+        with world.database.read() as session:
+            found = stored_decisions.load(session).values()
+        return {decision.job: decision.waits_for for decision in found}
+
+    fits, large = world.add_job(), world.add_job(workers=3)
+    world.tick()
+    assert stored() == {fits: None, large: "machines"}
+    larger = world.add_job(workers=4, priority=1)
+    world.tick(0.5)
+    assert stored() == {fits: None, large: "machines"}
+    world.tick(0.5)
+    assert list(stored().items()) == [(larger, "machines"), (large, "machines")]
+    with recorded_statements(world.database) as executed:
+        world.tick(5, times=2)
+    assert not any("queue_decisions" in statement for statement, _ in executed)
 
 
 def test_job_starts_on_node_that_reported_placements_leave_free(world: World) -> None:
