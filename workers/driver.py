@@ -30,7 +30,7 @@ from workers.failures import (
 from workers.heartbeats import Heartbeats
 from workers.logs import log_to_stderr
 from workers.ray_logs import remove_local_logs
-from workers.ray_train import fit
+from workers.ray_train import Controller
 from workers.report_queue import ReportsUndelivered
 from workers.settings import BEST_EFFORT_SECONDS, PATIENCE_SECONDS, RAY_SETTINGS
 from workers.standby import CONTROLLER_VARIABLES, job_environment
@@ -151,15 +151,16 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     # Ray's handler writes a stack to the log of a stopped job, which looks like a crash.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     here = ray.get_runtime_context().get_node_id()
-    remote_fit = ray.remote(fit).options(
+    actor = ray.remote(Controller).options(
         num_cpus=0,
-        max_retries=0,
         scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
         runtime_env={"env_vars": CONTROLLER_VARIABLES},
     )
     # Standby processes lack the variables of the attempt.
     config |= {"log_format": os.environ.get("DASL_LOG_FORMAT", "text"), "driver": here}
-    failure = ray.get(remote_fit.remote(rank.train_rank, start, config))
+    # Held until the end: an actor ends with its last handle.
+    controller = actor.remote()
+    failure = ray.get(controller.fit.remote(rank.train_rank, start, config))
     if failure is None:
         return None
     causes = getattr(failure, "worker_failures", None)

@@ -1,7 +1,7 @@
-"""Ray Train's part of an attempt: `fit`, which runs in its own process.
+"""Ray Train's part of an attempt: `Controller`, which runs in its own process.
 
-Importing Ray Train takes seconds, so the driver only passes `fit` on, to a process that has already imported it:
-see `workers.standby`.
+Importing Ray Train takes seconds, so the driver only starts it, in a process that has already imported it: see
+`workers.standby`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,34 @@ _GPU_TYPE, _NODE_ID = "ray.io/accelerator-type", "ray.io/node-id"
 _BYTES_PER_GB = 10**9
 
 
-def fit(loop: RankLoop, start: AttemptStart, config: dict[str, object]) -> Exception | None:
-    """Run `loop` in all ranks of an attempt; return the error of Ray Train or of the store, or `None`."""
-    from ray.train import ScalingConfig
-    from ray.train.v2.api.exceptions import TrainingFailedError
+class Controller:
+    """An actor that starts the ranks of an attempt and waits for them.
 
-    from workers.process_group import ProcessGroupConfig
-    from workers.trainer import LeanTrainer
+    Ray Train's controller runs in it, which a task could not: Ray passes the handle of its actor to the ranks.
+    """
 
-    resources = start.resources()
-    try:
-        LeanTrainer(
-            loop,
-            train_loop_config=config,
-            backend_config=ProcessGroupConfig("nccl" if resources.gpus_per_worker else "gloo"),
-            scaling_config=ScalingConfig(**scaling_options(resources, start.excluded_nodes)),
-            run_config=run_config(start.artifacts_uri),
-        ).fit()
-    except (StoreError, TrainingFailedError) as error:
-        return error
-    return None
+    def fit(
+        self, loop: RankLoop, start: AttemptStart, config: dict[str, object]
+    ) -> Exception | None:
+        """Run `loop` in all ranks; return the error of Ray Train or of the store, or `None`."""
+        from ray.train import ScalingConfig
+        from ray.train.v2.api.exceptions import TrainingFailedError
+
+        from workers.process_group import ProcessGroupConfig
+        from workers.trainer import LeanTrainer
+
+        resources = start.resources()
+        try:
+            LeanTrainer(
+                loop,
+                train_loop_config=config,
+                backend_config=ProcessGroupConfig("nccl" if resources.gpus_per_worker else "gloo"),
+                scaling_config=ScalingConfig(**scaling_options(resources, start.excluded_nodes)),
+                run_config=run_config(start.artifacts_uri),
+            ).fit()
+        except (StoreError, TrainingFailedError) as error:
+            return error
+        return None
 
 
 def run_config(artifacts_uri: str) -> RunConfig:

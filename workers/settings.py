@@ -6,10 +6,9 @@ PATIENCE_SECONDS = 3600.0
 BEST_EFFORT_SECONDS = 10.0
 
 RAY_SETTINGS = {
-    # Ray Train's defaults wait ten minutes for a dead worker and forever for a stuck collective.
+    # Ray Train's default waits ten minutes for a dead worker.
     "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "60",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "120",
-    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "600",
     # Poll interval for the end of the ranks, which the next job waits for. The default is 2 s.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # Unused features that cost start-up time: a wrapped print, exported metrics, and an extra process

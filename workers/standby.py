@@ -20,7 +20,7 @@ RANK, CONTROLLER = "rank", "controller"
 RANK_VARIABLES, CONTROLLER_VARIABLES = {ROLE_VARIABLE: RANK}, {ROLE_VARIABLE: CONTROLLER}
 HOOK = "workers.standby.prepare"
 
-# `fit`, Ray Train's controller and its helper processes.
+# `workers.ray_train.Controller`.
 _CONTROLLER_MODULES = (
     "pyarrow.fs",
     "ray.train.v2._internal.execution.controller",

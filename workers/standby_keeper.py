@@ -39,8 +39,7 @@ _KEEP_SECONDS = 10 * 365 * 24 * 3600
 _NEEDED_SECONDS = 600
 # Supervisor of the driver, of Ray's Jobs API.
 _SUPERVISORS = 1
-# `fit`, Ray Train's controller and its actor for barriers.
-_CONTROLLERS = 3
+_CONTROLLERS = 1
 _RPC_SECONDS = 30.0
 
 

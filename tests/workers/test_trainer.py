@@ -1,6 +1,5 @@
 """The trainer of an attempt: Ray Train without the helper processes that it does not need."""
 
-import pickle
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -8,8 +7,10 @@ from unittest.mock import Mock
 import pytest
 from ray.train import ScalingConfig
 from ray.train.v2._internal.execution.scaling_policy.factory import create_scaling_policy
+from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from workers import trainer
 from workers.trainer import LeanTrainer
 
 
@@ -36,11 +37,20 @@ def test_lean_trainer_requests_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None
     """A request would start an actor that no attempt ends."""
     given = []
 
-    def run(_trainer: DataParallelTrainer, **options: Any) -> str:
-        given.append(pickle.loads(pickle.dumps(options["scaling_policy"])))
-        return "result"
+    class Controller:
+        def __init__(self, **options: Any) -> None:
+            given.append(options["scaling_policy"])
 
-    monkeypatch.setattr(DataParallelTrainer, "_initialize_and_run_controller", run)
+        async def run(self) -> None:
+            pass
+
+        def get_result(self) -> str:
+            return "result"
+
+    monkeypatch.setattr(trainer, "TrainController", Controller)
+    # It replaces what Ray's modules import.
+    for module, name in ((worker_group, "SynchronizationActor"), (state, "_shutdown_sync_actor")):
+        monkeypatch.setattr(module, name, getattr(module, name))
     policy = create_scaling_policy(ScalingConfig(num_workers=2))
     coordinator = Mock()
     options = {"scaling_policy": policy, "train_fn_ref": None}
