@@ -1,24 +1,30 @@
 """The service under load: ``python -m benchmarks.load --database postgresql --minutes 60``.
 
 The API (uvicorn as `dasl` runs it), the dispatcher and the database are real, each in its own process. Two
-more processes simulate the cluster of 100 CPUs and the requests of the training drivers. The database
-contains 100,000 finished and about 1,000 waiting jobs.
+more processes simulate the cluster of 50 CPUs and the requests of the training drivers. The database
+contains 100,000 finished and about 1,000 waiting jobs (`--jobs`, `--queued`).
 
 1. `submit`: bursts of 10 s with 100 jobs per second. Jobs of a burst are canceled before the next one, so
    that the queue keeps about 1,000 jobs.
 2. `listing`: 10 lists per second with every kind of filter, first pages and later pages.
 
-Then the dispatcher starts 100 jobs. Their drivers send 50 heartbeats and 2,000 metric points per second (a
-point is one value of one series at one step), and end after about a minute, when the next ones start.
+3. `scrapes`: `/metrics` each second.
 
-3. `steady`: only the drivers.
-4. `submit together` and `listing together`: 1 and 2 again, during 3. They have no limit: two cores that
+Then the dispatcher starts 50 jobs (`starts`). Their drivers and ranks send 50 heartbeats and 5,000 metric points
+per second (a point is one value of one series at one step), and end after about a minute, when the next ones start.
+
+4. `heartbeats`: no metrics are sent.
+5. `steady`: only the drivers and ranks.
+6. `submit together` and `listing together`: 1 and 2 again, during 5. They have no limit: two cores that
    also simulate drivers and clients cannot serve all of it.
-5. `mixed`: for `--minutes`, jobs are submitted as fast as they end, listed, watched, and some canceled. No
+7. `mixed`: for `--minutes`, jobs are submitted as fast as they end, listed, watched, and some canceled. No
    response may be a 5xx and no log may report a lock.
 
 Requests are sent at a fixed rate and their latency counts from the time at which they were due. The first
 seconds of each phase are not counted. Limits apply to the 99th percentile.
+
+The processor time of API, dispatcher and database is measured in each phase. From that of 3 to 5 follows what a
+scrape, a start, a heartbeat and a report take, and what a number of running jobs needs (`costs`).
 """
 
 import argparse
@@ -28,6 +34,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +44,7 @@ from rich.table import Table
 from sqlalchemy import func, select
 
 from benchmarks.load.cluster import CPUS_PER_NODE, NODES
-from benchmarks.load.drivers import POINTS_PER_REPORT
+from benchmarks.load.drivers import HEARTBEATS_PER_SECOND, POINTS_PER_REPORT, REPORT_SECONDS
 from benchmarks.load.history import TENANT, write_history
 from benchmarks.load.people import People
 from benchmarks.load.servers import Servers, database_of, database_version, serving
@@ -51,12 +58,14 @@ from service.server.tuning import freeze_garbage_collection
 from service.settings import Settings
 
 RESULTS = Path(__file__).parent.parent / "results"
-RUNNING, QUEUED = NODES * CPUS_PER_NODE, 1000
+RUNNING = NODES * CPUS_PER_NODE
 SUBMITS_PER_SECOND, BURSTS, BURST_SECONDS = 100.0, 4, 10.0
 LISTS_PER_SECOND, LISTING_SECONDS = 10.0, 60.0
-STEADY_SECONDS = 30.0
+SCRAPES_SECONDS = STEADY_SECONDS = 30.0
+SIZES = (10, 50, 100, 200, 500)
+STARTS_PER_JOB_SECOND = 1 / 3600  # a job, or a restart, each hour
 WARM_UP_SECONDS = 5.0
-SUBMIT_LIMIT_MS, LISTING_LIMIT_MS, POINTS_LIMIT = 50.0, 100.0, 2000.0
+SUBMIT_LIMIT_MS, LISTING_LIMIT_MS, POINTS_LIMIT = 50.0, 100.0, 5000.0
 COUNT_EVERY_SECONDS = 5.0
 
 Request = Callable[[int, float], Awaitable[object]]
@@ -66,19 +75,34 @@ class Load:
     """Runs the phases, one after the other, on servers that run throughout."""
 
     def __init__(
-        self, servers: Servers, people: People, tallies: Tallies, job_seconds: float
+        self,
+        servers: Servers,
+        people: People,
+        tallies: Tallies,
+        job_seconds: float,
+        queued: int,
     ) -> None:
+        self._queued = queued
         self._servers, self._people, self._tallies = servers, people, tallies
         self._job_seconds = job_seconds
         self.phases: dict[str, dict[str, Any]] = {}
 
-    async def until_running(self) -> None:
-        """Wait until all CPUs are in use."""
+    async def starts(self) -> None:
+        """Start dispatcher and drivers, and wait until all CPUs are in use."""
+        before = self._servers.processor_seconds()
+        self._servers.start_cluster()
         deadline = time.monotonic() + 300
         while self._counts()["running"] < RUNNING:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"of {RUNNING} jobs run only {self._counts()}")
             await asyncio.sleep(1)
+        used = _difference(self._servers.processor_seconds(), before)
+        self.phases["starts"] = {"processor_seconds": used, "requests": {}}
+
+    async def scrapes(self, phase: str) -> None:
+        """Request the metrics each second."""
+        await at_rate(1, WARM_UP_SECONDS, self._people.scrape)
+        self._keep(phase, [await self._measure({self._people.scrape: 1.0}, SCRAPES_SECONDS)])
 
     async def submits(self, phase: str) -> None:
         """Send bursts of submissions."""
@@ -102,9 +126,13 @@ class Load:
         part = await self._measure({self._people.list: LISTS_PER_SECOND}, LISTING_SECONDS)
         self._keep(phase, [part])
 
-    async def steady(self, phase: str) -> None:
+    async def steady(self, phase: str, *, reporting: bool) -> None:
         """Run drivers and dispatcher alone."""
-        self._keep(phase, [await self._measure({}, STEADY_SECONDS)])
+        self._servers.take_tallies(reporting=reporting)
+        await asyncio.sleep(WARM_UP_SECONDS)
+        part = await self._measure({}, STEADY_SECONDS, reporting=reporting)
+        self._keep(phase, [part])
+        self._servers.take_tallies()
 
     async def mixed(self, minutes: float) -> None:
         """Run everything at rates that can be sustained."""
@@ -122,18 +150,22 @@ class Load:
         self.phases[phase] = _joined(parts)
         print(f"{phase}: {json.dumps(self.phases[phase])}", flush=True)
 
-    async def _measure(self, rates: Mapping[Request, float], seconds: float) -> dict[str, Any]:
+    async def _measure(
+        self, rates: Mapping[Request, float], seconds: float, *, reporting: bool = True
+    ) -> dict[str, Any]:
         self._tallies.take()
-        self._servers.take_tallies()
+        self._servers.take_tallies(reporting=reporting)
         self._servers.take_rounds()
-        began = time.monotonic()
+        began, before = time.monotonic(), self._servers.processor_seconds()
         counting = asyncio.ensure_future(self._count_jobs(began + seconds))
         await asyncio.gather(*(at_rate(rate, seconds, request) for request, rate in rates.items()))
         counts = await counting
         took = time.monotonic() - began
-        tallies = Tallies(self._tallies.take() | self._servers.take_tallies())
+        used = _difference(self._servers.processor_seconds(), before)
+        tallies = Tallies(self._tallies.take() | self._servers.take_tallies(reporting=reporting))
         return {
             "seconds": took,
+            "processor_seconds": used,
             "tallies": tallies,
             "rounds": self._servers.take_rounds(),
             "counts": counts,
@@ -160,7 +192,7 @@ class Load:
     async def _trim(self) -> None:
         """Cancel the newest waiting jobs, down to the size of the queue plus the free CPUs."""
         free = RUNNING - self._counts()["running"]
-        await asyncio.to_thread(_cancel_newest, self._servers.database, QUEUED + free)
+        await asyncio.to_thread(_cancel_newest, self._servers.database, self._queued + free)
         await asyncio.sleep(2)
 
 
@@ -175,6 +207,47 @@ def _cancel_newest(database: Database, most: int) -> None:
             for job_id in surplus[:50]:
                 lifecycle.request_cancel(session, job_id)
         del surplus[:50]
+
+
+def _difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value - before.get(name, 0.0), 3) for name, value in after.items()}
+
+
+def costs(phases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the processor seconds of a scrape, start, heartbeat and report, and what numbers of running jobs need."""
+
+    def used(phase: str, process: str) -> float:
+        return float(phases[phase]["processor_seconds"].get(process, 0.0))
+
+    def count(phase: str, kind: str) -> int:
+        return int(phases[phase]["requests"][kind]["count"])
+
+    found: dict[str, Any] = {}
+    for process in ("api", "dispatcher", "database"):
+        beat = used("heartbeats", process) / count("heartbeats", "worker heartbeat")
+        reports = used("steady", process) - beat * count("steady", "worker heartbeat")
+        found[process] = {
+            "scrape": used("scrapes", process) / count("scrapes", "watch: prometheus"),
+            "start": used("starts", process) / RUNNING,
+            "heartbeat": beat,
+            "report": reports / count("steady", "worker metrics"),
+        }
+    found["cores"] = {
+        jobs: {
+            process: round(
+                jobs
+                * (
+                    each["heartbeat"] * HEARTBEATS_PER_SECOND
+                    + each["report"] / REPORT_SECONDS
+                    + each["start"] * STARTS_PER_JOB_SECOND
+                ),
+                2,
+            )
+            for process, each in found.items()
+        }
+        for jobs in SIZES
+    }
+    return found
 
 
 def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -196,8 +269,12 @@ def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     stored = tallies["worker metrics"].statuses["204"] if "worker metrics" in tallies else 0
     rounds = [seconds for part in parts for seconds in part["rounds"]]
     counts = [one for part in parts for one in part["counts"]]
+    used = Counter[str]()
+    for part in parts:
+        used.update(part["processor_seconds"])
     return {
         "seconds": round(seconds, 1),
+        "processor_seconds": dict(used),
         "points_per_second": round(stored * POINTS_PER_REPORT / seconds, 1),
         "requests": {kind: tally.summary() for kind, tally in sorted(tallies.items())},
         "dispatcher_rounds": {"count": len(rounds), **percentiles(rounds)},
@@ -227,7 +304,7 @@ def verdict(phases: dict[str, dict[str, Any]], trouble: dict[str, Any]) -> dict[
             kind["p99_ms"] <= LISTING_LIMIT_MS and kind["statuses"].keys() == {"200"}
             for kind in lists
         ),
-        # Nearly all that are sent: drivers end and start, so slightly fewer than 20 for each of 100.
+        # Nearly all that are sent: jobs end and start, so slightly fewer than 100 for each of 50.
         "points_as_sent": phases["steady"]["points_per_second"] >= 0.95 * POINTS_LIMIT
         and phases["steady"]["requests"]["worker metrics"]["statuses"].keys() == {"204"},
         "no_5xx": all(status.isdigit() and not status.startswith("5") for status in statuses),
@@ -241,13 +318,14 @@ async def run(
     """Run all phases."""
     tallies = Tallies()
     async with Sender(servers.url, tallies) as sender:
-        people = People(sender, token, job_ids, first=options.jobs + 10 * QUEUED)
-        load = Load(servers, people, tallies, options.job_seconds)
+        people = People(sender, token, job_ids, first=options.jobs + 10 * options.queued)
+        load = Load(servers, people, tallies, options.job_seconds, options.queued)
         await load.submits("submit")
         await load.lists("listing")
-        servers.start_cluster()
-        await load.until_running()
-        await load.steady("steady")
+        await load.scrapes("scrapes")
+        await load.starts()
+        await load.steady("heartbeats", reporting=False)
+        await load.steady("steady", reporting=True)
         await load.submits("submit together")
         await load.lists("listing together")
         if options.minutes:
@@ -263,6 +341,7 @@ def main() -> int:
         "--minutes", type=float, default=60.0, help="duration of the mixed phase; 0: skip it"
     )
     parser.add_argument("--jobs", type=int, default=100_000, help="number of finished jobs")
+    parser.add_argument("--queued", type=int, default=1000, help="number of waiting jobs")
     parser.add_argument("--job-seconds", type=float, default=60.0, help="duration of a job")
     parser.add_argument(
         "--beside", default="nothing", help="what else runs on the machine, for the results"
@@ -275,7 +354,7 @@ def main() -> int:
     facts = machine("sqlalchemy", "fastapi", "uvicorn", "pydantic", "psycopg")
     with (
         tempfile.TemporaryDirectory(prefix="dasl-bench-") as name,
-        database_of(options.database, Path(name)) as (url, server_logs),
+        database_of(options.database, Path(name)) as (url, server_logs, server),
     ):
         upgrade(url)
         home = Path(name) / "home"  # Images below it would be refused.
@@ -285,10 +364,10 @@ def main() -> int:
         facts["database"] = database_version(database)
         began = time.monotonic()
         token, job_ids = write_history(
-            database, Path(name) / "images", options.jobs, QUEUED + RUNNING
+            database, Path(name) / "images", options.jobs, options.queued + RUNNING
         )
         print(f"History written in {time.monotonic() - began:.0f} s", flush=True)
-        with serving(settings, database, server_logs, options.job_seconds) as servers:
+        with serving(settings, database, server_logs, server, options.job_seconds) as servers:
             # Pauses of this process would be charged to the service.
             freeze_garbage_collection()
             load = asyncio.run(run(servers, token, job_ids, options))
@@ -297,6 +376,8 @@ def main() -> int:
     limits = verdict(load.phases, trouble)
     result = {
         "jobs": options.jobs,
+        "queued": options.queued,
+        "costs": costs(load.phases),
         "phases": load.phases,
         "logs": trouble,
         "limits": limits,
@@ -312,17 +393,19 @@ def show(result: dict[str, Any]) -> None:
     table = Table(title="Milliseconds from when a request was due to its answer")
     for heading in ("phase", "request", "count", "p50", "p99", "max", "statuses"):
         table.add_column(heading, justify="left" if heading in ("phase", "request") else "right")
-    for phase, figures in result["phases"].items():
+    measured = {name: each for name, each in result["phases"].items() if name != "starts"}
+    for phase, figures in measured.items():
         rows = {**figures["requests"], "dispatcher's round": figures["dispatcher_rounds"]}
         for kind, row in rows.items():
             times = [str(row.get(f"{which}_ms", "")) for which in ("p50", "p99", "max")]
             statuses = " ".join(f"{s}: {n}" for s, n in row.get("statuses", {}).items())
             table.add_row(phase, kind, str(row["count"]), *times, statuses)
     Console(width=140).print(table)
-    for phase, figures in result["phases"].items():
+    for phase, figures in measured.items():
         counts = {name: figures[name] for name in ("points_per_second", "queued", "running")}
         print(phase, counts)
     print(result["logs"], result["limits"])
+    print(json.dumps(result["costs"], indent=2))
 
 
 if __name__ == "__main__":

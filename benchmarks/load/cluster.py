@@ -2,7 +2,7 @@
 
 The executor accepts a submission, passes the attempt's token to the process that simulates the drivers
 (`drivers.py`), and learns from it when an attempt has ended. It is neither `tests.support.fake_executor` nor
-`tests.support.stand_in`: a hundred processes on two cores would be measured instead of the service. The
+`tests.support.stand_in`: fifty processes on two cores would be measured instead of the service. The
 dispatcher and the database are real.
 """
 
@@ -25,7 +25,7 @@ from service.dispatcher.loop import Dispatcher
 from service.scheduling.nodes import Cluster, Node
 from service.settings import Settings
 
-NODES, CPUS_PER_NODE = 10, 10
+NODES, CPUS_PER_NODE = 10, 5
 _LINE = b"epoch 12/100 step 3456/100000 loss 1.2345 images/s 678.9\n"
 _SECONDS_PER_LINE = 2.0
 
@@ -96,7 +96,7 @@ class FakeCluster:
         return True
 
     def cluster(self) -> Cluster:
-        """Return machines for 100 jobs of one CPU."""
+        """Return machines for 50 jobs of one CPU."""
         used = sum(driver.ended is None for driver in list(self._drivers.values()))
         nodes = []
         for number in range(NODES):

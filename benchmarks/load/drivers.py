@@ -1,7 +1,7 @@
-"""The process that simulates a hundred training drivers: their requests to the worker API, no training.
+"""The process that simulates the drivers and ranks of running jobs: their requests to the worker API, no training.
 
-Like `workers.reporter`, it sends a heartbeat every two seconds and the metrics of ten steps together.
-Two steps per second with ten metrics each are 20 points per second and driver.
+As a real job does, the driver and rank 0 each send a heartbeat every two seconds, and rank 0 the metrics since its last
+one. Five steps per second with twenty metrics each are 100 points per second and job.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import random
 import threading
 import time
+from collections.abc import AsyncIterator
 from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 from typing import Any
@@ -19,20 +20,10 @@ from benchmarks.load.traffic import Sender, Tallies
 from service.server.tuning import freeze_garbage_collection
 
 HEARTBEAT_SECONDS = 2.0
-STEPS_PER_SECOND = 2.0
+HEARTBEATS_PER_SECOND = 2 / HEARTBEAT_SECONDS
+STEPS_PER_SECOND = 5.0
 STEPS_PER_REPORT = 10
-SERIES = (
-    "loss",
-    "lr",
-    "dar",
-    "images_per_second",
-    "grad_norm",
-    "embedding_norm",
-    "embedding_norm_std",
-    "embedding_norm_min",
-    "embedding_norm_max",
-    "embedding_std",
-)
+SERIES = ("loss", *(f"series_{number}" for number in range(1, 20)))
 POINTS_PER_REPORT = STEPS_PER_REPORT * len(SERIES)
 REPORT_SECONDS = STEPS_PER_REPORT / STEPS_PER_SECOND
 
@@ -47,6 +38,8 @@ class Drivers:
     def __init__(self, sender: Sender, ended: Queue[str], lasts: float) -> None:
         self._sender, self._ended, self._lasts = sender, ended, lasts
         self._random = random.Random(0)
+        self.reporting = True
+        """Whether they send metrics, beside heartbeats."""
 
     async def drive(self, submission_id: str, token: str) -> None:
         """Simulate one attempt from its first request to its last."""
@@ -62,9 +55,10 @@ class Drivers:
         if status == 200:
             stop = asyncio.Event()
             reports = asyncio.ensure_future(self._report(send, stop))
+            driver = asyncio.ensure_future(self._beat_as_driver(send, stop))
             outcome = await self._beat(send)
             stop.set()
-            await reports
+            await asyncio.gather(reports, driver)
             await send("finish", time.monotonic(), {"outcome": outcome})
         self._ended.put(submission_id)
 
@@ -91,21 +85,32 @@ class Drivers:
             beat, due = beat + 1, due + HEARTBEAT_SECONDS
         return "succeeded"
 
+    async def _beat_as_driver(self, send: Any, stop: asyncio.Event) -> None:
+        async for due in self._every(HEARTBEAT_SECONDS, stop):
+            await send("heartbeat", due, {"progress": {}})
+
     async def _report(self, send: Any, stop: asyncio.Event) -> None:
-        due = time.monotonic() + self._random.uniform(0, REPORT_SECONDS)
         step = 0
+        async for due in self._every(REPORT_SECONDS, stop):
+            values = {name: self._random.random() for name in SERIES}
+            points = [
+                {"step": step + i, "time": time.time(), "values": values}
+                for i in range(STEPS_PER_REPORT)
+            ]
+            step += STEPS_PER_REPORT
+            if self.reporting:
+                await send("metrics", due, {"points": points})
+
+    async def _every(self, seconds: float, stop: asyncio.Event) -> AsyncIterator[float]:
+        """Yield each due time, beginning with a random one, until `stop` is set."""
+        due = time.monotonic() + self._random.uniform(0, seconds)
         while True:
             try:
                 await asyncio.wait_for(stop.wait(), max(0.0, due - time.monotonic()))
                 return
             except TimeoutError:
-                values = {name: self._random.random() for name in SERIES}
-                points = [
-                    {"step": step + i, "time": time.time(), "values": values}
-                    for i in range(STEPS_PER_REPORT)
-                ]
-                await send("metrics", due, {"points": points})
-                step, due = step + STEPS_PER_REPORT, due + REPORT_SECONDS
+                yield due
+                due += seconds
 
 
 async def _until(due: float) -> None:
@@ -120,7 +125,7 @@ def drive(
     lasts: float,
     questions: Connection,
 ) -> None:
-    """Simulate drivers until the process is ended; each request returns a `Tallies`."""
+    """Simulate drivers until the process is ended; each request, whether to send metrics, returns a `Tallies`."""
     freeze_garbage_collection()  # As the submitting process does.
     asyncio.run(_drive(url, launched, ended, lasts, questions))
 
@@ -146,9 +151,13 @@ async def _drive(
             while True:
                 loop.call_soon_threadsafe(begin, *launched.get())
 
+        def take(reporting: bool) -> None:
+            drivers.reporting = reporting
+            questions.send(sender.tallies.take())
+
         def answer() -> None:
-            while questions.recv():
-                loop.call_soon_threadsafe(lambda: questions.send(sender.tallies.take()))
+            while True:
+                loop.call_soon_threadsafe(take, questions.recv())
 
         threading.Thread(target=listen, daemon=True).start()
         threading.Thread(target=answer, daemon=True).start()

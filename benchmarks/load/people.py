@@ -69,6 +69,10 @@ class People:
         )[number % 6]
         await self._sender.send(f"watch: {name}", due, "GET", path, self._token)
 
+    async def scrape(self, _number: int, due: float) -> None:
+        """Request the Prometheus metrics."""
+        await self._sender.send("watch: prometheus", due, "GET", "/metrics", self._token)
+
     async def cancel(self, number: int, due: float) -> None:
         """Cancel one of the newest jobs; it may be waiting, running, or ended (409)."""
         if self.submitted:

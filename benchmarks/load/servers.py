@@ -7,13 +7,14 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import text
 
 from benchmarks.load import cluster, drivers
@@ -42,6 +43,7 @@ class Servers:
     database: Database
     processes: dict[str, BaseProcess]
     logs: list[Path]
+    _server: Path | None
     _drivers: Connection
     _dispatcher: Connection
     _later: list[BaseProcess]
@@ -51,11 +53,19 @@ class Servers:
         while self._later:
             self._later.pop().start()
 
-    def take_tallies(self) -> Tallies:
-        """Return the responses to the drivers since the last call."""
+    def processor_seconds(self) -> dict[str, float]:
+        """Return the processor time of API, dispatcher and PostgreSQL so far."""
+        own = (name for name in ("api", "dispatcher") if self.processes[name].pid is not None)
+        found = {name: psutil.Process(self.processes[name].pid) for name in own}
+        if self._server is not None:
+            found["database"] = psutil.Process(int(self._server.read_text().splitlines()[0]))
+        return {name: _with_children(process) for name, process in found.items()}
+
+    def take_tallies(self, *, reporting: bool = True) -> Tallies:
+        """Return the responses to the drivers since the last call; `reporting`: they send metrics from now on."""
         if self._later:
             return Tallies()
-        self._drivers.send(True)
+        self._drivers.send(reporting)
         taken: Tallies = self._drivers.recv()
         return taken
 
@@ -93,13 +103,16 @@ class Servers:
 
 
 @contextmanager
-def database_of(kind: str, folder: Path) -> Iterator[tuple[str, list[Path]]]:
-    """Yield the URL of an empty database and its server's logs. PostgreSQL has default settings."""
+def database_of(kind: str, folder: Path) -> Iterator[tuple[str, list[Path], Path | None]]:
+    """Yield the URL of an empty database, its server's logs and file of its process's id.
+
+    PostgreSQL has default settings.
+    """
     if kind == "sqlite":
-        yield f"sqlite:///{folder / 'dasl.db'}", []
+        yield f"sqlite:///{folder / 'dasl.db'}", [], None
         return
     with postgres_server() as server:
-        yield server.url, [server.log]
+        yield server.url, [server.log], server.log.parent / "postmaster.pid"
 
 
 def database_version(database: Database) -> str:
@@ -112,7 +125,11 @@ def database_version(database: Database) -> str:
 
 @contextmanager
 def serving(
-    settings: Settings, database: Database, server_logs: list[Path], job_seconds: float
+    settings: Settings,
+    database: Database,
+    server_logs: list[Path],
+    server: Path | None,
+    job_seconds: float,
 ) -> Iterator[Servers]:
     """Yield servers, each in its own process; only the API is started."""
     folder = settings.home
@@ -140,10 +157,20 @@ def serving(
             database,
             dict(processes),
             [api_log, dispatcher_log, *server_logs],
+            server,
             ask_drivers,
             ask_rounds,
             [processes["drivers"], processes["dispatcher"]],
         )
+
+
+def _with_children(process: psutil.Process) -> float:
+    """Return the processor time of a process, its children and those that have ended."""
+    total = sum(process.cpu_times()[:4])
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):
+            total += sum(child.cpu_times()[:2])
+    return float(total)
 
 
 def _end(process: BaseProcess) -> None:
