@@ -68,7 +68,7 @@ def _report(result: Ingested, previous: Previous) -> dict[str, Any]:
 
 def main() -> int:
     """Ingest the data set named on the command line and return the exit code."""
-    return run_task("dataset", _run)
+    return run_task("dataset", IngestReport, _run)
 
 
 if __name__ == "__main__":

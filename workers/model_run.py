@@ -221,4 +221,4 @@ def _run(client: WorkerClient, options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_task("model-run", _run))
+    sys.exit(run_task("model-run", ModelRunReport, _run))

@@ -70,4 +70,4 @@ def _run(client: WorkerClient, _: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_task("preparation", _run))
+    sys.exit(run_task("preparation", PreparationReport, _run))

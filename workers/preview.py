@@ -49,4 +49,4 @@ def _run(client: WorkerClient, _: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_task("preview", _run))
+    sys.exit(run_task("preview", PreviewReport, _run))

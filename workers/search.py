@@ -88,4 +88,4 @@ def _run(client: WorkerClient, _: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_task("search", _run))
+    sys.exit(run_task("search", SearchReport, _run))

@@ -59,11 +59,11 @@ class Entrypoints:
     """
 
     job: str = "python -m workers.driver --run {run} --job {owner} --attempt {attempt}"
-    ingest: str = "python -m workers.ingest --run {run} --dataset {owner}"
-    preview: str = "python -m workers.preview --run {run} --preview {owner}"
-    prepare: str = "python -m workers.prepare --run {run} --preparation {owner}"
-    model_run: str = "python -m workers.model_run --run {run} --model-run {owner}"
-    search: str = "python -m workers.search --run {run} --search {owner}"
+    ingest: str = "python -m workers.memory_limit ingest --run {run} --dataset {owner}"
+    preview: str = "python -m workers.memory_limit preview --run {run} --preview {owner}"
+    prepare: str = "python -m workers.memory_limit prepare --run {run} --preparation {owner}"
+    model_run: str = "python -m workers.memory_limit model_run --run {run} --model-run {owner}"
+    search: str = "python -m workers.memory_limit search --run {run} --search {owner}"
     demand: str = "python -m workers.demand --bundles {bundles}"
 
     @classmethod

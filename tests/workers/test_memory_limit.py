@@ -1,0 +1,124 @@
+"""A task that takes too much memory is ended and reported, and ends with the process that watches it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.polling import until
+from tests.workers.test_reporter import Home
+from workers import memory_limit
+
+INGEST = ["ingest", "--run", "ds_1-1", "--dataset", "ds_1"]
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    home = Home()
+    home.up()
+    yield home
+    home.down()
+
+
+def watched(url: str, **variables: str) -> subprocess.Popen[str]:
+    environment = {"DASL_API_URL": url, "DASL_WORKER_TOKEN": "token", **variables}
+    command = [sys.executable, "-m", "workers.memory_limit", *INGEST]
+    return subprocess.Popen(
+        command, env=os.environ | environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_task_beyond_the_limit_is_ended_and_reported(home: Home) -> None:
+    with watched(home.url, DASL_TASK_MEMORY_GB="0.02") as process:
+        _, log = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "ingest took more than 0.02 GB of memory and was ended" in log
+    [(action, report)] = home.reports
+    assert (action, report["state"], report["error"]["type"]) == (
+        "finish",
+        "failed",
+        "out-of-memory",
+    )
+    assert report["error"]["message"].startswith("The run took more than 0.02 GB of memory")
+
+
+def test_task_within_the_limit_returns_its_exit_code(home: Home, tmp_path: Path) -> None:
+    home.answers["start"] = {
+        "uri": f"file://{tmp_path}/none",
+        "artifacts_uri": f"file://{tmp_path}/store",
+        "dataset_roots": [str(tmp_path)],
+    }
+    with watched(home.url) as process:
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert [action for action, _ in home.reports] == ["start", "finish"]
+    assert home.reports[1][1]["error"]["type"] == "ingest-failed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_task_ends_with_what_watches_it(number: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with watched(url) as process:
+            silent.accept()  # the task asks for its start, and gets no answer
+            [task] = psutil.Process(process.pid).children()
+            process.send_signal(number)
+            process.communicate(timeout=60)
+    until(lambda: None if task.is_running() and task.status() != "zombie" else True, "its end")
+
+
+HOLDS = """
+import mmap, os, subprocess, sys
+held = {}
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "counts"),
+    [
+        ("b'x' * (64 << 20)", True),
+        # The memory of a child.
+        (
+            "subprocess.Popen([sys.executable, '-c', 'x = b\"x\" * (64 << 20); print(flush=True); input()'],"
+            " stdout=subprocess.PIPE).stdout.readline()",
+            True,
+        ),
+        # Pages of a file, which the system can take back.
+        (
+            "(m := mmap.mmap(os.open(sys.argv[1], os.O_RDONLY), 0, prot=mmap.PROT_READ), m[::4096])",
+            False,
+        ),
+    ],
+)
+def test_memory_is_that_of_all_processes_without_mapped_files(
+    tmp_path: Path, held: str, counts: bool
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * (64 << 20))
+    command = [sys.executable, "-c", HOLDS.format(held), str(file)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        used = memory_limit.used_bytes(psutil.Process(process.pid))
+        process.stdin.close()
+    assert (used > 64 << 20) == counts
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "much"])
+def test_limit_must_be_a_positive_number(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASL_TASK_MEMORY_GB", given)
+    with pytest.raises(ValueError, match="DASL_TASK_MEMORY_GB: must be a number of gigabytes"):
+        memory_limit.limit_gb()
+    monkeypatch.setenv("DASL_TASK_MEMORY_GB", "1.5")
+    assert memory_limit.limit_gb() == 1.5
+    monkeypatch.delenv("DASL_TASK_MEMORY_GB")
+    assert memory_limit.limit_gb() >= 2

@@ -1,0 +1,109 @@
+"""The process of a task under a limit of memory: `python -m workers.memory_limit ingest --run R --dataset DS`.
+
+It runs the module of `workers` with the other arguments as its child, and returns its exit code. A child that takes more
+memory than `DASL_TASK_MEMORY_GB` is killed, and run again with `--exceeded`, to report that. So no image, archive or
+list makes the system end other processes of the node, such as the drivers of trainings. This process imports neither
+torch nor the client, because it lives beside each task.
+"""
+
+import ctypes
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from dasl_core.machine import available_memory
+
+logger = logging.getLogger("workers.memory_limit")
+
+VARIABLE = "DASL_TASK_MEMORY_GB"
+_LEAST_GB = 2.0
+_EVERY_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1
+# Memory that the system cannot take back, unlike that of mapped files.
+_KINDS = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+
+
+def limit_gb() -> float:
+    """Return the limit in gigabytes: by default half of what is available now, at least 2.
+
+    Raises:
+        ValueError: `DASL_TASK_MEMORY_GB` is not a positive number.
+    """
+    given = os.environ.get(VARIABLE)
+    if not given:
+        return max(_LEAST_GB, available_memory() / 2 / 10**9)
+    with suppress(ValueError):
+        if 0 < (limit := float(given)) < math.inf:
+            return limit
+    raise ValueError(f"{VARIABLE}: must be a number of gigabytes above 0; given {given!r}")
+
+
+def used_bytes(process: psutil.Process) -> int:
+    """Return the memory of a process and its descendants, what they share once; 0 if it has ended."""
+    used = 0
+    with suppress(psutil.NoSuchProcess):
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                used += _own_bytes(each)
+    return used
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii").splitlines()
+    except OSError:  # it has ended, or this is not Linux
+        return int(process.memory_info().rss)
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_KINDS))
+
+
+def _end(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        for each in (*process.children(recursive=True), process):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
+
+def _ends_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def run(arguments: list[str], limit: float) -> int | None:
+    """Run a module of `workers`; return its exit code, or `None` if it exceeded the limit and was killed.
+
+    Args:
+        arguments: its name, and its arguments.
+        limit: in gigabytes.
+    """
+    python = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
+    command = [*python, "-m", f"workers.{arguments[0]}", *arguments[1:]]
+    with subprocess.Popen(command, preexec_fn=_ends_with_parent) as child:
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        process = psutil.Process(child.pid)
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return child.wait(_EVERY_SECONDS)
+            if used_bytes(process) > limit * 10**9:
+                _end(process)
+                return None
+
+
+def main() -> int:
+    """Run the command line, and return the exit code."""
+    limit = limit_gb()
+    code = run(sys.argv[1:], limit)
+    if code is None:
+        logger.error("%s took more than %.2g GB of memory and was ended", sys.argv[1], limit)
+        code = run([*sys.argv[1:], "--exceeded", f"{limit:.2g}"], math.inf)
+    return 1 if code is None else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
