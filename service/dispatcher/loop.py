@@ -411,12 +411,13 @@ class Dispatcher:
             )
 
     def _report(self, cluster: Cluster) -> DispatcherReport:
+        memory = cluster.head_memory
         return DispatcherReport(
             started_at=self._started_at,
             ray_version=cluster.version,
             ray_tested=cluster.tested,
             ray=self._rest,
-            head_memory=cluster.head_memory,
+            head_memory=memory and memory.used / memory.total,
             failed_rounds={name: loop.failed_rounds for name, loop in self._loops.items()},
             store=self._store.report,
             api_answers=self._api.answers,

@@ -24,7 +24,7 @@ from service.dispatcher.executor import (
     SubmissionRefused,
     SubmissionState,
 )
-from service.scheduling.nodes import Cluster, Node
+from service.scheduling.nodes import Cluster, HeadMemory, Node
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _SUBMIT_TIMEOUT = 30.0
 _AGENT_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 _ASK_AGENT_AGAIN_SECONDS = 300.0
 _DRIVERS_REMEMBERED = 1000
-_MEMORY_EVERY_SECONDS = 60.0
+_MEMORY_EVERY_SECONDS = 15.0
 # By default Ray lists 100 nodes in a random order, with up to a thousand dead ones among them.
 _NODES = {
     "detail": "1",
@@ -77,7 +77,7 @@ class RayExecutor:
         self._version_checked = False
         self._version: str | None = None
         self._memory_due = 0.0
-        self._head_memory: float | None = None
+        self._head_memory: HeadMemory | None = None
 
     def close(self) -> None:
         self._http.close()
@@ -213,18 +213,19 @@ class RayExecutor:
         tested = None if version is None else is_tested(version)
         return Cluster(of_nodes, version, tested, self._measured_head_memory())
 
-    def _measured_head_memory(self) -> float | None:
-        """Return the share of the head's memory that is in use, measured within the last minute; `None` if unknown."""
+    def _measured_head_memory(self) -> HeadMemory | None:
+        """Return the head's memory, measured within the last seconds; `None` if unknown."""
         if time.monotonic() >= self._memory_due:
             self._memory_due = time.monotonic() + _MEMORY_EVERY_SECONDS
             self._head_memory = None
-            # Nothing but a metric depends on it.
+            # Without it, everything else works.
             with suppress(ExecutorUnavailable):
                 answer = self._request("GET", "/nodes", params={"view": "summary"})
                 with _understood(answer):
                     nodes = _json(answer)["data"]["summary"]
                     [head] = [node for node in nodes if node["raylet"].get("isHeadNode")]
-                    self._head_memory = 1 - head["mem"][1] / head["mem"][0]
+                    total, available = float(head["mem"][0]), float(head["mem"][1])
+                    self._head_memory = HeadMemory(total - available, total)
         return self._head_memory
 
     def version(self) -> str:

@@ -26,6 +26,7 @@ Quotas. The first waiting job of a token or tenant also has a reservation within
 do not delay the time from which the quota allows it. Jobs of others are not affected.
 """
 
+import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,7 +36,7 @@ from functools import cache
 
 from service.scheduling import packing
 from service.scheduling.automatic import NOTHING, Automatic, choose, has_gpus
-from service.scheduling.nodes import Cluster, Node, NodeChoice
+from service.scheduling.nodes import Cluster, Node, NodeChoice, without_drivers
 from service.scheduling.occupancy import Occupancy, Placement
 from service.scheduling.packing import Demand, Room
 from service.scheduling.quota import NO_QUOTA, Owner, Quota, QuotaReservation, owners
@@ -102,6 +103,14 @@ class Queued:
 
 _NO_STORE = "Waiting for the artifact store, which cannot be written at the moment"
 _NO_API = "Waiting for the API, which does not answer the dispatcher at the moment"
+_NO_HEAD = (
+    "Waiting for memory on the only machine, Ray's head, of which {:.0%} is in use: a job takes 0.3 GB there beside its "
+    "ranks, and beyond 95 % Ray would end processes. End other programs there, or add a node"
+)
+# Ray's supervisor, the driver and Ray Train's controller of an attempt (docs/scaling.md), in bytes.
+_ATTEMPT_ON_HEAD = 0.3e9
+# Share of the memory beyond which Ray ends processes (RAY_memory_usage_threshold).
+_HEAD_FULL = 0.95
 
 
 @dataclass(frozen=True)
@@ -192,6 +201,8 @@ def decide(
         lacking: ids of the jobs for which the cluster has been too small for `SHRINK_AFTER`.
         is_writable: whether the artifact store is writable; if not, no job starts.
         api_answers: whether the API answers; if not, no job starts, as it could not report.
+
+    Where the head is the only node, its memory limits how many jobs start.
     """
     queue = _with_numbers(queue, cluster, without_foreign(cluster, foreign or {}))
     if not is_writable:
@@ -199,7 +210,25 @@ def decide(
     if not api_answers:
         return [Decision(job, "api", _NO_API) for job in queue]
     this_round = _Round(cluster, running, now, foreign or {}, lacking)
-    return [this_round.decide(job) for job in queue]
+    left, decisions = _room_on_head(cluster, running), []
+    for job in queue:
+        decision = this_round.decide(job)
+        if decision.starts and (left := left - 1) < 0:
+            memory = cluster.head_memory
+            assert memory is not None
+            decision = Decision(job, "head", _NO_HEAD.format(memory.used / memory.total))
+        decisions.append(decision)
+    return decisions
+
+
+def _room_on_head(cluster: Cluster, running: Sequence[Running]) -> float:
+    """Return for how many more attempts the head has memory; infinite where they run elsewhere, or if it is unknown."""
+    memory = cluster.head_memory
+    if memory is None or without_drivers(cluster.nodes):
+        return math.inf
+    # What has started since the measurement at the latest has not reported its nodes yet.
+    starting = sum(one.job_id is not None and one.placement is None for one in running)
+    return (_HEAD_FULL * memory.total - memory.used) // _ATTEMPT_ON_HEAD - starting
 
 
 def _with_numbers(queue: Iterable[Queued], cluster: Cluster, nodes: Sequence[Node]) -> list[Queued]:

@@ -41,6 +41,13 @@ class Node:
         return self.id in names or self.address in names or self.name in names
 
 
+class HeadMemory(NamedTuple):
+    """Memory of the machine or container of the head, in bytes."""
+
+    used: float
+    total: float
+
+
 @dataclass(frozen=True)
 class Cluster:
     """All live nodes; their usage may be some seconds old."""
@@ -50,8 +57,8 @@ class Cluster:
     """Version of the executor, if known."""
     tested: bool | None = None
     """Whether DASL is tested with this version."""
-    head_memory: float | None = None
-    """Share of the head's memory that is in use, if known."""
+    head_memory: HeadMemory | None = None
+    """Measured within the last seconds; `None` if unknown."""
 
     @property
     def total_cpus(self) -> float:

@@ -24,7 +24,7 @@ class ShortageTracker:
         for decision in decisions:
             if decision.lacks_machines and not decision.starts:
                 self._since.setdefault(decision.job.job_id, now)
-            elif decision.waits_for not in ("store", "api"):  # these do not depend on nodes
+            elif decision.waits_for not in ("store", "api", "head"):  # these do not depend on nodes
                 self._since.pop(decision.job.job_id, None)
 
     def reset(self) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from service.wire.base import Answer, StoredObject
 
-WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store", "api"]
+WaitsFor = Literal["machines", "quota", "room", "reserved-room", "store", "api", "head"]
 """Reason why a queued job waits."""
 
 

@@ -20,7 +20,7 @@ from service.scheduling.admission import (
     Running,
     decide,
 )
-from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, Node, NodeChoice
+from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, HeadMemory, Node, NodeChoice
 from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import NO_QUOTA, Quota
@@ -443,6 +443,32 @@ def test_job_that_ends_before_reservation_uses_reserved_room() -> None:
     assert outcomes(8, [running(4, 3)], queue) == expected
     queue = [queued("large", 8, 24), queued("short", 3, 2), queued("long", 1, 24)]
     assert outcomes(8, [running(4, 3)], queue)["long"] == "reserved-room"
+
+
+@pytest.mark.parametrize(
+    ("used", "starting", "starts"),
+    [(14.0, 0, "abcd"), (14.5, 0, "ab"), (14.5, 1, "a"), (14.5, 5, ""), (15.9, 0, "")],
+)
+def test_memory_of_the_only_machine_limits_what_starts(
+    used: float, starting: int, starts: str
+) -> None:
+    """Each job takes 0.3 GB on Ray's head; at 95 % of it, Ray ends processes of any job."""
+    head = Node("h", "10.0.0.1", 32, 0, 0, 0, is_head=True)
+    placed = replace(running(1, 1), job_id="job_a", placement={"h": 1})
+    unplaced = [replace(running(1, 1), job_id=f"job_{n}") for n in range(starting)]
+    queue = [queued("large", 64, 1), *(queued(name, 1, 1) for name in "abcd")]
+    memory = HeadMemory(used * 1e9, 16e9)
+
+    def waits(*nodes: Node, memory: HeadMemory | None = memory) -> dict[str, str | None]:
+        cluster = Cluster(nodes, head_memory=memory)
+        decisions = decide(cluster, [placed, *unplaced], queue, BEGAN)
+        return {one.job.job_id: one.waits_for for one in decisions}
+
+    limited = {name: None if name in starts else "head" for name in "abcd"}
+    assert waits(head) == {"large": "machines"} | limited
+    other = Node("n", "10.0.0.2", 1, 0, 0, 0)
+    for found in (waits(head, other), waits(head, memory=None)):
+        assert found == {"large": "machines"} | dict.fromkeys("abcd"), "drivers leave the head"
 
 
 def test_reservation_waits_for_stopping_jobs() -> None:

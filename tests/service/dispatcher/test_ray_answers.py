@@ -84,14 +84,17 @@ def test_live_nodes_are_found_among_many_dead_ones() -> None:
 @pytest.mark.parametrize(
     ("answer", "memory"),
     [
-        (answer_json({"data": {"summary": [HEAD | {"mem": [8.0, 2.0, 75.0, 6.0]}, WORKER]}}), 0.75),
+        (
+            answer_json({"data": {"summary": [HEAD | {"mem": [8.0, 2.0, 75.0, 6.0]}, WORKER]}}),
+            (6.0, 8.0),
+        ),
         (answer_json({"data": {"summary": [HEAD]}}), None),
         (answer_json({"data": {"summary": [WORKER]}}), None),
         (Answer(b"not found", 404), None),
     ],
 )
-def test_memory_of_the_head_is_measured_each_minute(
-    answer: Answer, memory: float | None, monkeypatch: pytest.MonkeyPatch
+def test_memory_of_the_head_is_measured_every_fifteen_seconds(
+    answer: Answer, memory: tuple[float, float] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
 
@@ -105,7 +108,7 @@ def test_memory_of_the_head_is_measured_each_minute(
         assert [executor.cluster().head_memory for _ in range(2)] == [memory, memory]
         assert asked == ["/nodes?view=summary"]
         now = time.monotonic()
-        monkeypatch.setattr("service.dispatcher.ray_executor.time.monotonic", lambda: now + 61)
+        monkeypatch.setattr("service.dispatcher.ray_executor.time.monotonic", lambda: now + 16)
         executor.cluster()
         assert len(asked) == 2
 
