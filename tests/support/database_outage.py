@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from psycopg.errors import ObjectInUse
 from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.exc import OperationalError
 
 from service.db.session import Database
 from tests.support.polling import wait_for
@@ -28,22 +26,12 @@ def database_outage(database: Database, database_url: str) -> Iterator[None]:
         shutil.move(away, path)
         return
     admin = create_engine(url.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    accept = f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS {{}}'
+    end = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name")
     with admin.connect() as connection:
-        rename = text(f'ALTER DATABASE "{url.database}" RENAME TO away')
-
-        def renamed() -> bool:
-            database.dispose()
-            try:
-                connection.execute(rename)
-            except OperationalError as error:
-                if not isinstance(
-                    error.orig, ObjectInUse
-                ):  # else another thread has just connected
-                    raise
-                return False
-            return True
-
-        wait_for(renamed)
+        connection.execute(text(accept.format("false")))
+        # Those of threads that have just connected.
+        wait_for(lambda: not connection.execute(end, {"name": url.database}).all())
         yield
-        connection.execute(text(f'ALTER DATABASE away RENAME TO "{url.database}"'))
+        connection.execute(text(accept.format("true")))
     admin.dispose()
