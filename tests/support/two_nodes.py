@@ -57,22 +57,15 @@ class TwoNodes:
     @contextmanager
     def on(self, machine: Machine) -> Iterator[None]:
         """Let the calling thread open its sockets on a machine."""
-        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        there = os.open(f"/run/netns/{self.names[machine]}", os.O_RDONLY)
-        try:
-            _enter(there)
+        with in_network(self.names[machine]):
             yield
-        finally:
-            _enter(home)
-            os.close(there)
-            os.close(home)
 
     def _ip(self, machine: Machine, *words: str) -> None:
-        _run("ip", "-n", self.names[machine], *words)
+        run_command("ip", "-n", self.names[machine], *words)
 
     def _plug_in(self) -> None:
         head, node = self.names["head"], self.names["node"]
-        _run(
+        run_command(
             *f"ip link add {_CABLE} netns {head} type veth peer name {_CABLE} netns {node}".split()
         )
         for machine, address in ADDRESSES.items():
@@ -85,7 +78,9 @@ class TwoNodes:
 
         def ended() -> bool | None:
             left = [
-                pid for name in self.names.values() for pid in _run("ip", "netns", "pids", name)
+                pid
+                for name in self.names.values()
+                for pid in run_command("ip", "netns", "pids", name)
             ]
             for pid in left:
                 with suppress(ProcessLookupError):
@@ -113,8 +108,8 @@ def two_nodes() -> Iterator[TwoNodes]:
     machines = TwoNodes({machine: f"dasl-{machine}-{os.getpid()}" for machine in ADDRESSES})
     with ExitStack() as stack:
         for name in machines.names.values():
-            _run("ip", "netns", "add", name)
-            stack.callback(_run, "ip", "netns", "delete", name)
+            run_command("ip", "netns", "add", name)
+            stack.callback(run_command, "ip", "netns", "delete", name)
             # `ip netns exec` mounts the files of this folder over those of `/etc`.
             etc = Path("/etc/netns") / name
             etc.mkdir(parents=True)
@@ -125,7 +120,21 @@ def two_nodes() -> Iterator[TwoNodes]:
         yield machines
 
 
-def _run(*command: str) -> list[str]:
+@contextmanager
+def in_network(name: str) -> Iterator[None]:
+    """Let the calling thread open its sockets in a network namespace."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    there = os.open(f"/run/netns/{name}", os.O_RDONLY)
+    try:
+        _enter(there)
+        yield
+    finally:
+        _enter(home)
+        os.close(there)
+        os.close(home)
+
+
+def run_command(*command: str) -> list[str]:
     """Run a command and return the words of its output."""
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
