@@ -14,11 +14,13 @@ from dasl_core.spec import Checkpoints
 from service import ids
 from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
-from service.db.models import Attempt, Base, Checkpoint, Expiry, Run, Usage
+from service.db import leases
+from service.db.models import Attempt, Base, Checkpoint, Expiry, Job, Run, Usage
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
 from service.storage import repository as storage
+from service.storage.clock import removal_time
 from tests.service.test_retention import kept, save
 from tests.support.api_under_test import Api, Worker, refused
 from tests.support.clocks import agree, something_happens
@@ -424,6 +426,55 @@ def test_removal_in_parts_goes_on_in_the_next_round(
     assert job["metrics_removed_at"]
 
 
+@agreeing_clocks
+def test_what_is_taken_back_stays_as_long_again(api: Api, garbage: Garbage) -> None:
+    path = f"/v1/jobs/{ended(api).job_id}"
+    with api.database.write() as session:
+        session.execute(update(Job).values(finished_at=utc_now() - timedelta(days=20)))
+    keep(garbage, days=0.1, grace=0.1, keep_logs_days=9)
+    assert api.client.post(f"{path}/undelete").is_success
+    keep(garbage, days=7, keep_logs_days=9)
+    assert api.client.get(f"{path}/logs").text == "line\n"
+    keep(garbage, days=9.1, keep_logs_days=9)
+    assert api.client.get(f"{path}/logs").text == ""
+
+
+@agreeing_clocks
+def test_each_part_is_marked_a_day_before_its_own_removal(api: Api, garbage: Garbage) -> None:
+    path = f"/v1/jobs/{ended(api).job_id}"
+    keep(garbage, grace=0.9, keep_logs_days=9)
+    keep(garbage, days=11.1, grace=0.9, keep_logs_days=9, keep_metrics_days=9)
+    job = api.client.get(path).json()
+    assert (bool(job["logs_removed_at"]), job["metrics_removed_at"]) == (True, None)
+    keep(garbage, days=12.2, grace=0, keep_logs_days=9, keep_metrics_days=9)
+    assert api.client.get(path).json()["metrics_removed_at"]
+
+
+@agreeing_clocks
+def test_removal_that_failed_is_tried_again_without_another_day(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = ended(api)
+    context = garbage._context
+    context.settings = context.settings.model_copy(update={"keep_logs_days": 9})
+    retention = Retention(context)
+
+    def round_after(days: float) -> bool:
+        at_time(garbage, utc_now() + timedelta(days=days))
+        retention.round()
+        return bool(api.client.get(f"/v1/jobs/{worker.job_id}").json()["logs_removed_at"])
+
+    def fail(_: AttemptLog) -> None:
+        raise OSError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AttemptLog, "remove", fail)
+        assert not round_after(10)
+        assert not round_after(11.01)
+    assert not round_after(11.02), "it waits for an hour"
+    assert round_after(11.1)
+
+
 def test_clock_that_jumps_for_a_while_removes_nothing(api: Api, garbage: Garbage) -> None:
     """Two rounds with a clock 40 days ahead deleted 5 of 6 checkpoints of a job that had ended ten minutes before."""
     worker = ended(api, steps=(1, 2, 3))
@@ -433,6 +484,16 @@ def test_clock_that_jumps_for_a_while_removes_nothing(api: Api, garbage: Garbage
         garbage._retention = Retention(garbage._context)
     assert kept(api, worker) == [1, 2, 3]
     assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["expires_at"] is None
+
+
+# PostgreSQL only: SQLite has no clock of its own.
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_nothing_is_removed_while_the_database_and_the_machine_disagree(api: Api) -> None:
+    with api.database.read() as session:
+        now = leases.current_time(session)
+        assert removal_time(session, now)
+        for apart in (timedelta(minutes=6), -timedelta(minutes=6)):
+            assert removal_time(session, now + apart) is None
 
 
 @agreeing_clocks

@@ -30,6 +30,13 @@ def test_live_lease_is_not_taken_by_a_holder_with_a_shorter_one(database: Databa
     assert not taken(database, "first", LONG)
 
 
+def test_lease_is_released_by_its_holder_only(database: Database) -> None:
+    assert taken(database, "second", LONG)
+    with database.write() as session:
+        release_lease(session, "x", "first")  # it stops after another one took over
+    assert not taken(database, "third", SHORT)
+
+
 def test_lease_from_before_the_clock_was_set_back_is_expired(database: Database) -> None:
     with database.write() as session:
         until = datetime.now(UTC) + MAX_LEASE + timedelta(minutes=1)

@@ -197,8 +197,10 @@ def test_tokens_of_one_user_share_the_queue_quotas(api: Api) -> None:
         {"Authorization": f"Bearer {answer.json()['token']}"}
         for answer in (api.client.post("/v1/tokens", json=body, headers=admin) for _ in range(2))
     )
-    job = submit(api, first)
-    assert job.status_code == 201
+    with ThreadPoolExecutor(8) as pool:
+        jobs = list(pool.map(lambda token: submit(api, token), [first, second] * 4))
+    assert sorted(answer.status_code for answer in jobs) == [201] + [429] * 7
+    job = next(answer for answer in jobs if answer.is_success)
     problem = refused(submit(api, second), 429, None, "quota-exceeded")
     assert "1 of the jobs of its user are queued" in problem["detail"]
     alone = api.token("submit", max_queued_jobs=1)

@@ -355,3 +355,8 @@ def test_adopted_checkpoint_refills_the_budget_of_infrastructure_failures(api: A
         assert job.infrastructure_failures == 5
         registration.register(session, job, 1, whole, adopted=True)
         assert job.infrastructure_failures == 1
+        # One of an attempt that others have followed is no progress since.
+        job.infrastructure_failures, job.attempt = 5, 2
+        step_4 = {"step": 4, "uri": f"{worker.uri}/checkpoints/step-4"}
+        registration.register(session, job, 1, whole.model_copy(update=step_4), adopted=True)
+        assert job.infrastructure_failures == 5

@@ -246,6 +246,7 @@ class Refused(Exception):
         ("53100", True, False),  # its disk is full
         ("53300", True, False),
         ("25006", True, False),  # a standby
+        ("25P03", True, False),  # the session ended, idle in a transaction
         ("55P03", False, True),
         ("40P01", False, True),
         ("57014", False, False),  # a limit of time

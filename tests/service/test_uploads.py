@@ -452,6 +452,16 @@ def test_uploads_of_a_tenant_and_a_token_have_a_limit(api: Api) -> None:
     assert begin(api, 1000, name="f").status_code == 201
 
 
+@pytest.mark.dialect
+def test_concurrent_uploads_stay_within_the_limit_of_their_tenant(api: Api) -> None:
+    api.client.headers.update(api.token("operator"))
+    limit = {"max_uploaded_bytes": 3000}
+    assert api.client.patch("/v1/tenants/default", json=limit).is_success
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda n: begin(api, 1000, name=str(n)).status_code, range(8))
+        assert sorted(answers) == [201] * 3 + [429] * 5
+
+
 def test_disk_is_asked_for_its_room_outside_of_transactions(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

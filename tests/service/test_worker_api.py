@@ -11,10 +11,12 @@ from service import credentials, lifecycle
 from service.datasets.ingests import repository as ingests
 from service.db.models import IngestRun, Run
 from service.protocol import MAX_JSON
+from service.runs import repository as runs
 from service.runs.endings import Ending
 from service.scheduling import repository as scheduling
-from service.states import DatasetState
+from service.states import DatasetState, StaleAttempt
 from service.wire.checkpoints import MAX_SIZE
+from service.worker_api import fencing
 from tests.support.api_under_test import Api, Worker, refused
 
 SHA = "0" * 64
@@ -525,6 +527,16 @@ def test_report_of_another_kind_of_run_names_the_fields(api: Api, ingest: Worker
 def test_problem_of_a_whole_report_names_the_body(ingest: Worker) -> None:
     answer = ingest.post("finish", state="succeeded")
     assert refused(answer, 422, "body")["detail"] == "body: is not valid"
+
+
+def test_token_that_is_replaced_while_a_report_waits_is_refused(ingest: Worker) -> None:
+    """The report's token was checked before the owner was locked."""
+    of_run = (IngestRun, ingest.job_id, ingest.number, ingest.token)
+    with ingest.api.database.write() as session:
+        assert fencing.newest_run(session, *of_run).number == ingest.number
+        assert runs.replace_token(session, ingest.job_id, ingest.number, "another")
+        with pytest.raises(StaleAttempt):
+            fencing.newest_run(session, *of_run)
 
 
 @pytest.mark.dialect

@@ -12,7 +12,7 @@ from sqlalchemy import select
 from dasl_core.manifest import MANIFEST
 from service.artifacts.storage import Storage
 from service.client.worker import WorkerClient
-from service.db.models import Checkpoint
+from service.db.models import Attempt, Checkpoint
 from service.dispatcher.adoption import Adoption
 from service.object_store import open_store
 from service.protocol import UNDELIVERED_EXIT_CODE
@@ -174,6 +174,27 @@ def test_sweep_keeps_its_place_over_restarts(
         world.restart(holder)
         world.tick(7200)
     assert examined == [job]
+    assert not partial.exists()
+
+
+def test_sweep_does_not_pass_an_attempt_that_is_not_finalized(world: World, rank0: Rank0) -> None:
+    jobs = [world.start_job(max_restarts=0) for _ in range(2)]
+    partial = rank0.saves(jobs[0], 100)
+    without_manifest(partial)
+    for job in jobs:
+        world.executor.kill(world.run_id(job))
+        world.tick()
+
+    def settle(settled: bool) -> None:
+        with world.database.write() as session:
+            session.get_one(Attempt, (jobs[0], 1)).settled = settled
+
+    settle(False)
+    world.main_round(DAY + 100)
+    Adoption(world.dispatcher._context).sweep()
+    settle(True)
+    assert partial.exists()
+    Adoption(world.dispatcher._context).sweep()
     assert not partial.exists()
 
 

@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from service.credentials import hash_token
+from service.datasets.ingests import repository as ingests
 from service.dispatcher.executor import ExecutorUnavailable, Submission
 from service.scheduling.nodes import Cluster
-from service.states import JobStatus
+from service.states import DatasetState, JobStatus
 from tests.support.database_outage import database_outage
 from tests.support.dispatcher_world import World, running
 from tests.support.polling import wait_for
@@ -115,3 +116,22 @@ def test_failed_token_replacement_is_repeated(
     world.tick()
     token = world.executor.envs[world.run_id(dataset)]["DASL_WORKER_TOKEN"]
     assert hash_token(token) == world.ingest_run(dataset).token_hash
+
+
+def test_run_that_ended_since_it_was_read_is_not_submitted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = world.add_dataset()
+
+    def refuse(*_: object) -> None:
+        raise ExecutorUnavailable("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.executor, "submit", refuse)
+        world.tick()
+    _, watcher = world.restart()._reruns[0]
+    with world.database.write() as session:
+        (run,) = ingests.ingesting(session)
+        assert ingests.end_ingest(session, dataset, 1, DatasetState.FAILED)
+    watcher.watch(run)
+    assert not world.executor.submitted

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from service.datasets.ingests import repository as ingests
 from service.db.models import Dataset, IngestRun
 from service.protocol import UNDELIVERED_EXIT_CODE
+from service.states import DatasetState
 from tests.support.dispatcher_world import World
 
 
@@ -132,6 +133,29 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
     ended = world.dataset(dataset)
     assert (ended.state, ended.refresh_state) == ("ready", "failed")
     assert (ended.refresh_error or {})["type"] == "driver-ended"
+
+
+def test_end_of_an_earlier_ingest_is_discarded(world: World) -> None:
+    dataset = world.add_dataset()
+    world.tick()
+    with world.database.write() as session:
+        assert ingests.end_ingest(session, dataset, 1, DatasetState.PENDING)
+    world.tick()
+    with world.database.write() as session:
+        assert not ingests.end_ingest(session, dataset, 1, DatasetState.FAILED)
+    assert world.dataset(dataset).state == "ingesting"
+
+
+def test_ingest_of_a_deleted_data_set_neither_begins_nor_ends(world: World) -> None:
+    reading = world.add_dataset()
+    world.tick()
+    waiting = world.add_dataset()
+    with world.database.write() as session:
+        for dataset in (reading, waiting):
+            session.get_one(Dataset, dataset).deleted_at = world.now()
+        session.flush()
+        assert ingests.begin_ingest(session, waiting, "a hash") is None
+        assert not ingests.end_ingest(session, reading, 1, DatasetState.READY)
 
 
 @pytest.mark.parametrize("seconds", [1700, 1900])

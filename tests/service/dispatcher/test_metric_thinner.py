@@ -254,6 +254,18 @@ def test_jobs_of_earlier_versions_are_thinned_once(world: World) -> None:
         assert repository.unthinned(session, "", 10) == []
 
 
+def test_steps_that_a_newer_attempt_repeats_are_thinned_again(world: World) -> None:
+    thinner, _ = thinner_of(world)
+    job_id = running(world)
+    for attempt in (1, 2):
+        running(world, attempt, job_id)
+        report(world, job_id, attempt, series("loss", range(1, 401), attempt))
+        rounds(thinner, 7)
+    status(world, job_id, "failed", 2)
+    finish(world, thinner, job_id)
+    assert count(world, job_id) < 200
+
+
 def test_thinning_takes_turns_between_jobs_and_bounds_a_round(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,7 +290,7 @@ def test_points_of_an_attempt_that_starts_meanwhile_stay(
     thinner, _ = thinner_of(world)
     job_id = running(world)
     report(world, job_id, 1, series("loss", range(1, 201)))
-    newer = series("loss", range(1, 4), seed=1)
+    newer = series("loss", range(1, 6), seed=1)
     thin = repository.thin
 
     def thin_late(session: Session, *arguments: Any) -> None:

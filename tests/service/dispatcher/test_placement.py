@@ -392,6 +392,20 @@ def test_attempts_that_find_no_room_are_not_repeated_at_once_for_ever(world: Wor
     assert (world.status(job), world.job(job).restarts) == (JobStatus.STARTING, 0)
 
 
+def test_attempts_that_train_before_they_find_no_room_are_repeated_at_once(world: World) -> None:
+    job = world.add_job()
+    for number in (1, 2, 3):
+        world.tick(5)
+        world.tick()
+        world.worker_starts(job, number)
+        world.add_metric(job, number, 10 * number)
+        world.worker_finishes(job, "failed", number, error={"type": "no-room"}, retry=Retry.FREE)
+        world.executor.end(world.run_id(job, number), 1)
+    world.tick(5)
+    world.tick()
+    assert world.status(job) == JobStatus.STARTING
+
+
 # SQLite only: PostgreSQL's planner uses statistics of the tables.
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_statements_of_a_round_do_not_read_the_runs_of_ended_jobs(world: World) -> None:

@@ -1,11 +1,14 @@
 """Slow answers of Ray and of the store: a round is quick, and only what is slow waits."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from service.db.models import Job
 from service.dispatcher.context import LeaseLost
@@ -67,6 +70,7 @@ def test_steps_that_were_not_begun_are_the_first_of_the_next_call(calls: Calls) 
     pool.run(calls.steps("a", "b", "c"))
     assert calls.began == ["a"]
     gate.set()
+    wait_for(lambda: not pool.is_busy("a"))
 
     def all_began() -> bool:
         pool.run(calls.steps("a", "b", "c"))
@@ -83,6 +87,35 @@ def test_no_step_begins_once_ray_does_not_answer_one(calls: Calls) -> None:
     assert calls.began == ["a"]
     calls.errors.clear()
     assert pool.run(calls.steps("a", "b"))
+
+
+def test_slow_step_that_ray_does_not_answer_is_told_in_the_next_call(calls: Calls) -> None:
+    pool, gate = StepPool(A_MOMENT, 1), threading.Event()
+    calls.gates["slow"], calls.errors["slow"] = gate, ExecutorUnavailable("away")
+    assert pool.run(calls.steps("slow"))
+    gate.set()
+    wait_for(lambda: not pool.is_busy("slow"))
+    assert not pool.run([])
+    assert pool.run([])
+
+
+class Locked(Exception):
+    """The driver's error about a row that another session has locked."""
+
+    sqlstate = "55P03"
+
+
+def test_step_whose_row_was_locked_is_left_out_for_a_while(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = StepPool(None, 1)
+    calls.errors["a"] = OperationalError("UPDATE jobs", {}, Locked("lock timeout"))
+    for _ in range(2):
+        assert pool.run(calls.steps("a", "b"))
+    assert calls.began == ["a", "b", "b"]
+    monkeypatch.setattr("service.dispatcher.step_pool._LOCKED_PAUSE_SECONDS", 0.0)
+    assert pool.run(calls.steps("a"))
+    assert calls.began[3:] == ["a"]
 
 
 @pytest.mark.parametrize("error", [LeaseLost("lost"), ValueError("odd")])
@@ -148,6 +181,46 @@ def test_starts_that_ray_does_not_accept_yet_delay_nothing(
     assert dispatcher.in_charge
 
 
+def test_ingest_that_ray_does_not_accept_yet_is_submitted_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, asked, submit = threading.Event(), list[str](), world.executor.submit
+    world.restart(patience=A_MOMENT)
+    dataset = world.add_dataset()
+
+    def submit_slowly(name: str, *rest: Any) -> None:
+        asked.append(name)
+        assert gate.wait(60)
+        submit(name, *rest)
+
+    monkeypatch.setattr(world.executor, "submit", submit_slowly)
+    rounds_until(world, lambda: bool(asked))
+    for _ in range(3):
+        world.main_round(2)
+    gate.set()
+    rounds_until(world, lambda: world.ingest_run(dataset).state == "submitted")
+    assert asked == [world.run_id(dataset)]
+
+
+def test_run_that_starts_while_the_others_are_read_counts_as_submitted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, submitted = world.dispatcher._train, world.dispatcher._context.submitted
+    live = policy.live
+
+    def live_then_start(session: Session) -> Sequence[AttemptView]:
+        found = live(session)
+        submitted.add("by another thread")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(policy, "live", live_then_start)
+        world.main_round(2)
+    assert submitted == {"by another thread"}
+    world.main_round(2)
+    assert not submitted
+
+
 def test_slow_copies_of_logs_delay_the_end_of_no_other_attempt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,9 +228,11 @@ def test_slow_copies_of_logs_delay_the_end_of_no_other_attempt(
     slow, ended = world.start_job(), world.start_job()
     waiting, gate, dispatcher = world.add_job(), threading.Event(), world.restart(patience=A_MOMENT)
     copy = LogCopier._copy
+    copies: list[bool] = []
 
     def copy_slowly(logs: LogCopier, attempt: AttemptView, *, final: bool) -> int:
         if attempt.job_id == slow:
+            copies.append(final)
             assert gate.wait(60)
         return copy(logs, attempt, final=final)
 
@@ -169,6 +244,7 @@ def test_slow_copies_of_logs_delay_the_end_of_no_other_attempt(
     rounds_until(world, lambda: world.status(waiting) == JobStatus.STARTING, logs=True)
     assert world.attempt(ended).settled
     assert not world.attempt(slow).settled, "its log is being copied"
+    assert copies == [False], "two threads never write one log"
     gate.set()
     rounds_until(world, lambda: world.attempt(slow).settled, logs=True)
 

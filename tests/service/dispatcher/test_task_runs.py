@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from service.db.models import Preparation, Preview, PreviewRun
+from service.dispatcher.executor import ExecutorUnavailable
 from service.protocol import UNDELIVERED_EXIT_CODE
 from service.states import AttemptState, TaskState
 from service.tasks.repository import previews
@@ -98,6 +99,18 @@ def test_preview_whose_process_ends_is_drawn_again_once(world: World) -> None:
     assert failure(ended)["message"] == "The preview ended with exit code 1: the reason"
 
 
+def test_end_of_an_earlier_run_of_a_task_is_discarded(world: World) -> None:
+    preview = world.add_preview(world.dataset_id())
+    world.tick(times=2)
+    world.executor.end(world.run_id(preview), 1)
+    world.tick(times=2)
+    assert len(started(world)) == 2
+    with world.database.write() as session:
+        failed = AttemptState.FAILED
+        assert not previews.end(session, preview, 1, TaskState.FAILED, run_state=failed)
+    assert world.preview(preview).state == "running"
+
+
 def test_preview_that_did_not_reach_the_api_waits_and_is_drawn_again(world: World) -> None:
     preview = world.add_preview(world.dataset_id())
     for number in (1, 2):
@@ -119,6 +132,25 @@ def test_preview_has_a_time_limit(world: World, minutes: int, state: str) -> Non
     assert world.executor.is_running(world.run_id(preview)) is (state == "running")
 
 
+def test_task_is_not_ended_before_its_run_is_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended, nobody would stop it."""
+    preview = world.add_preview(world.dataset_id())
+    world.tick(times=2)
+
+    def away(_: str) -> None:
+        raise ExecutorUnavailable("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.executor, "stop", away)
+        world.tick(60 * 16)
+    assert world.preview(preview).state == "running"
+    world.tick()
+    assert world.preview(preview).state == "failed"
+    assert not world.executor.is_running(world.run_id(preview))
+
+
 def test_deleted_preview_is_stopped_and_removed(world: World) -> None:
     preview = world.add_preview(world.dataset_id())
     world.tick()
@@ -132,6 +164,21 @@ def test_deleted_preview_is_stopped_and_removed(world: World) -> None:
         assert session.get(Preview, preview) is None
         ended = session.get_one(PreviewRun, (preview, 1))
         assert (ended.state, ended.settled) == ("cancelled", True)
+
+
+def test_deleted_task_keeps_its_place_until_it_is_stopped(world: World) -> None:
+    dataset = world.dataset_id()
+    for _ in range(world.settings.runs_at_once + 1):
+        world.add_preview(dataset)
+    world.main_round(2)
+    before = started(world)
+    with world.database.write() as session:
+        session.get_one(Preview, before[0]).deleted_at = world.now()
+    world.main_round(2)
+    assert started(world) == before
+    world.tick(times=3)
+    assert not world.executor.is_running(world.run_id(before[0]))
+    assert len(started(world)) == len(before) + 1
 
 
 def test_old_previews_are_removed(world: World) -> None:

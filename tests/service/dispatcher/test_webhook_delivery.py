@@ -243,6 +243,26 @@ def test_last_attempt_whose_result_is_unknown_is_not_repeated(world: World) -> N
     assert "is unknown" in str(row.error)
 
 
+@pytest.mark.dialect
+def test_message_of_a_webhook_that_is_deleted_meanwhile_is_not_sent(world: World) -> None:
+    hook = add_webhook(world, "https://example.org")
+    add_message(world, hook)
+    with world.database.write() as session:
+        ((message, _),) = outbox.due(session, world.now(), [])
+        session.execute(delete(Webhook).where(Webhook.id == hook))
+        assert not outbox.claim(session, message, world.now())
+
+
+def test_outcome_of_an_earlier_attempt_is_discarded(world: World) -> None:
+    message = add_message(world, add_webhook(world, "https://example.org"))
+    with world.database.write() as session:
+        for _ in range(2):
+            row = session.get_one(WebhookDelivery, message, populate_existing=True)
+            assert outbox.claim(session, row, world.now())
+        outbox.record(session, message, 1, Outcome(200, None), world.now())
+    assert delivery(world, message).state == "pending"
+
+
 @dataclass
 class Blocking:
     """A sender whose requests to some addresses take until they are released."""
