@@ -15,7 +15,7 @@ from service import ids
 from service.artifacts.attempt_log import AttemptLog
 from service.checkpoints.retention import droppable
 from service.db import leases
-from service.db.models import Attempt, Base, Checkpoint, Expiry, Job, Run, Usage
+from service.db.models import Attempt, Base, Checkpoint, Expiry, Job, ModelRun, Run, Usage
 from service.dispatcher.context import utc_now
 from service.dispatcher.garbage import Garbage
 from service.dispatcher.retention import Retention
@@ -241,6 +241,23 @@ def test_old_failed_and_cancelled_jobs_are_deleted(
     assert bool(rows_of(api, worker.job_id)) == (outcome == "succeeded")
 
 
+def test_job_whose_checkpoint_is_to_be_read_since_the_query_is_not_deleted(
+    api: Api, garbage: Garbage
+) -> None:
+    worker = ended(api, "failed")
+    path = f"/v1/jobs/{worker.job_id}"
+    newest = api.client.get(f"{path}/checkpoints").json()["data"][-1]["id"]
+    body = {"dataset": "emoji"}
+    requested = api.client.post(f"/v1/checkpoints/{newest}/embeddings", json=body)
+    assert requested.is_success, requested.text
+    garbage._retention.delete_job(worker.job_id)
+    assert api.client.get(path).is_success
+    with api.database.write() as session:
+        session.execute(update(ModelRun).values(state="failed"))
+    garbage._retention.delete_job(worker.job_id)
+    refused(api.client.get(path), 404)
+
+
 @agreeing_clocks
 def test_old_logs_metrics_and_artifacts_are_removed(api: Api, garbage: Garbage) -> None:
     worker, live = ended(api, steps=(1, 2, 3)), api.running()
@@ -437,6 +454,21 @@ def test_what_is_taken_back_stays_as_long_again(api: Api, garbage: Garbage) -> N
     assert api.client.get(f"{path}/logs").text == "line\n"
     keep(garbage, days=9.1, keep_logs_days=9)
     assert api.client.get(f"{path}/logs").text == ""
+
+
+@agreeing_clocks
+def test_nothing_of_a_job_is_removed_while_its_processes_may_run(
+    api: Api, garbage: Garbage
+) -> None:
+    path = f"/v1/jobs/{ended(api).job_id}"
+    with api.database.write() as session:
+        session.execute(update(Run).values(settled=False))
+    keep(garbage, keep_logs_days=9)
+    assert api.client.get(path).json()["logs_removed_at"] is None
+    with api.database.write() as session:
+        session.execute(update(Run).values(settled=True))
+    keep(garbage, keep_logs_days=9)
+    assert api.client.get(path).json()["logs_removed_at"]
 
 
 @agreeing_clocks

@@ -118,6 +118,16 @@ def test_first_reason_to_stop_decides_what_becomes_of_the_job(
     assert (attempts[0].stop_reason, job.status) == (first, then)
 
 
+def test_attempt_that_has_ended_is_not_asked_to_stop(database: Database) -> None:
+    job_id = make_job(database)
+    assert start(database, job_id) == 1
+    with database.write() as session:
+        lost = Ending("lost", None, Retry.INFRASTRUCTURE)
+        assert lifecycle.finish_attempt(session, job_id, 1, lost) == JobStatus.RETRY_WAIT
+        for reason in StopReason:
+            assert not lifecycle.request_stop(session, job_id, 1, reason, "Too late")
+
+
 class JobMachine(RuleBasedStateMachine):
     """Dispatcher, worker and user act on one job in any order, also late or for an old attempt."""
 

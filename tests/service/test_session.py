@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 from sqlalchemy.orm import Session
 
 from service.db.models import EventCounter, Lease
-from service.db.session import AWAY, Database, is_away, is_locked, is_timeout, make_engine
+from service.db.session import AWAY, Database, is_away, is_full, is_locked, is_timeout, make_engine
 from tests.support.databases import Postgres
 
 pytestmark = pytest.mark.dialect
@@ -266,6 +266,13 @@ def test_errors_of_one_statement_do_not_mean_that_the_database_is_away(
 ) -> None:
     error = OperationalError("SELECT 1", {}, Refused(code))
     assert (is_away(error), is_locked(error)) == (away, locked)
+
+
+def test_index_of_the_log_that_cannot_grow_means_a_full_disk() -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    for code, full in ((sqlite3.SQLITE_IOERR_SHMSIZE, True), (sqlite3.SQLITE_IOERR_READ, False)):
+        error.sqlite_errorcode = code
+        assert is_full(OperationalError("INSERT", {}, error)) is full
 
 
 def test_overflow_of_a_sum_concerns_its_statement_alone(database: Database) -> None:

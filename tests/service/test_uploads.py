@@ -19,7 +19,7 @@ from sqlalchemy import select, update
 
 from service.api.problems import Problem
 from service.artifacts import free_space
-from service.datasets.uploads import endpoints
+from service.datasets.uploads import endpoints, repository
 from service.datasets.uploads import service as uploads
 from service.datasets.uploads.files import RemoteFiles
 from service.db.models import Dataset, UploadChunk
@@ -380,6 +380,15 @@ def test_abandoned_upload_is_deleted_with_its_chunks(
     garbage_of.round()
     assert files_of(stored, abandoned) == []
     assert files_of(stored, complete)
+
+
+def test_upload_of_which_all_is_stored_is_not_abandoned(api: Api) -> None:
+    dataset_id = begin(api, len(CONTENT)).json()["id"]
+    put(api, dataset_id, CONTENT, 0, len(CONTENT))
+    now = utc_now()
+    with api.database.write() as session:
+        assert not repository.delete_abandoned(session, now + timedelta(days=8), now)
+    assert show(api, dataset_id)["state"] == "uploading"
 
 
 @pytest.mark.parametrize(

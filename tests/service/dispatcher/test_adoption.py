@@ -223,15 +223,18 @@ def test_end_that_was_not_reported_uses_no_restart(world: World, rank0: Rank0) -
 def test_unavailable_store_delays_the_next_attempt_for_minutes_only(
     world: World, rank0: Rank0, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = world.start_job()
+    job, asked = world.start_job(), list[str]()
     rank0.saves(job, 100)
     with monkeypatch.context() as patch:
 
         def fail(uri: str) -> list[str]:
+            asked.append(uri)
             raise OSError("the store is away")
 
         patch.setattr(world.dispatcher._context.storage, "folders", fail)
         world.executor.kill(world.run_id(job))
+        world.tick(times=4)
+        assert len(asked) == 1, "it is asked again after half a minute"
         world.tick(120, times=4)
         assert not world.attempt(job).settled
         assert world.job(job).attempt == 1

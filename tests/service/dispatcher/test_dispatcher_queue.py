@@ -383,13 +383,15 @@ def test_writes_of_former_lease_holder_are_discarded(world: World) -> None:
         world.executor.cluster = cluster  # type: ignore[method-assign]
         world.restart("second")
         world.tick(40)
+        late.append(world.add_job())
         return cluster()
 
-    job = world.add_job()
+    job, late = world.add_job(), list[str]()
     world.executor.cluster = overtaken  # type: ignore[method-assign,assignment]
     first.tick()
     assert world.executor.submitted == [world.run_id(job)]
     assert world.status(job) == JobStatus.STARTING
+    assert world.status(late[0]) == JobStatus.QUEUED
 
 
 def unavailable(*_: object) -> None:

@@ -1,6 +1,6 @@
 """Order of ingests: tenants take turns, and one that hangs frees its place."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from service.datasets.ingests import repository as ingests
 from service.db.models import Dataset, IngestRun
 from service.protocol import UNDELIVERED_EXIT_CODE
+from service.runs.turns import take_turns
 from service.states import DatasetState
 from tests.support.dispatcher_world import World
 
@@ -61,6 +62,13 @@ def test_three_tenants_take_turns(world: World) -> None:
     order = "".join(tenant_of[id] for id in started(world))
     assert order == "abc" * 4
     assert [id for id in started(world) if tenant_of[id] == "c"] == queues["c"]
+
+
+def test_tenant_that_is_given_a_place_has_begun_last() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    began = {"a": at, "b": at - timedelta(hours=1)}
+    waiting = [("b", "b1"), ("b", "b2"), ("a", "a1")]
+    assert take_turns(waiting, {"a": 1}, began, 3) == ["b1", "a1"]
 
 
 def test_turns_survive_a_restart_of_the_dispatcher(world: World) -> None:

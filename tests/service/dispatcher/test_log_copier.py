@@ -13,7 +13,7 @@ from service.artifacts.attempt_log import AttemptLog
 from service.artifacts.storage import Storage
 from service.db.session import Database
 from service.dispatcher import log_copier
-from service.dispatcher.context import DispatcherContext, Entrypoints
+from service.dispatcher.context import DispatcherContext, Entrypoints, LeaseLost
 from service.dispatcher.log_copier import LogCopier
 from service.scheduling.repository import AttemptView
 from service.settings import Settings
@@ -93,6 +93,17 @@ def test_only_new_bytes_are_read_even_after_restart(copying: Copying) -> None:
     copying.write("and the rest")
     assert copying.finish() == ["one", "two", "half a line", "and the rest"]
     assert copying.kept() == b"one\ntwo\nhalf a line\nand the rest"
+
+
+def test_log_is_left_to_the_dispatcher_that_took_over(copying: Copying) -> None:
+    copying.write("one\n")
+    assert copying.follow() == b"one\n"
+    copying.write("two\n")
+    copying.now += timedelta(seconds=60)
+    copying.context.renewed_at = None
+    with pytest.raises(LeaseLost):
+        copying.copier.follow(attempt())
+    assert copying.kept() == b"one\n"
 
 
 def test_bytes_that_are_no_text_are_kept(copying: Copying) -> None:

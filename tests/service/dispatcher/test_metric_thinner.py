@@ -313,7 +313,7 @@ def test_points_of_an_attempt_that_starts_meanwhile_stay(
 @pytest.mark.dialect
 def test_buckets_keep_what_the_model_keeps(world: World) -> None:
     """With equal values, gaps, several attempts, and points that always stay."""
-    random_ = random.Random(3)
+    random_ = random.Random(10)  # neither of the last two is an extreme
     job_id, section = running(world), Section(8, 16, 176)
     points: Points = {}
     first = {"loss": 1, "lr": 19}

@@ -257,18 +257,22 @@ def test_locked_row_delays_itself_alone(
     monkeypatch.setattr("service.dispatcher.context._LOCK_SECONDS", 0.05)
     world.executor.nodes[0] = Node("n", "127.0.0.1", 8, 0, 0, 0)
     running, locked = world.start_job(), world.add_job(priority=1)
-    too_large = world.add_job(cpus_per_worker=100)
+    too_large, locked_too = (world.add_job(cpus_per_worker=100) for _ in range(2))
     world.ahead += timedelta(seconds=60)
     world.restart()
     with world.database.write() as session:
-        session.execute(select(Job).where(Job.id.in_([locked, running])).with_for_update())
+        session.execute(
+            select(Job).where(Job.id.in_([locked, running, locked_too])).with_for_update()
+        )
         others = [world.add_job() for _ in range(2)]
         world.tick()
         assert [world.status(job) for job in others] == [JobStatus.STARTING] * 2
         assert world.events(too_large, "waiting")
+        assert not world.events(locked_too, "waiting")
         assert world.status(locked) == JobStatus.QUEUED
         assert "could not start this job: canceling statement due to lock timeout" in caplog.text
         assert not any(loop.failed_rounds for loop in world.dispatcher.background.values())
     monkeypatch.setattr("service.dispatcher.step_pool._LOCKED_PAUSE_SECONDS", 0.0)
     world.tick()
     assert world.status(locked) == JobStatus.STARTING
+    assert world.events(locked_too, "waiting")

@@ -166,6 +166,19 @@ def test_deleted_preview_is_stopped_and_removed(world: World) -> None:
         assert (ended.state, ended.settled) == ("cancelled", True)
 
 
+def test_deleted_task_neither_waits_nor_begins(world: World) -> None:
+    dataset = world.dataset_id()
+    deleted = [world.add_preview(dataset) for _ in range(world.settings.runs_at_once)]
+    with world.database.write() as session:
+        for preview in deleted:
+            session.get_one(Preview, preview).deleted_at = world.now()
+        session.flush()
+        assert previews.begin(session, deleted[0], "a hash") is None
+    waiting = world.add_preview(dataset)
+    world.main_round(2)
+    assert started(world) == [waiting]
+
+
 def test_deleted_task_keeps_its_place_until_it_is_stopped(world: World) -> None:
     dataset = world.dataset_id()
     for _ in range(world.settings.runs_at_once + 1):
