@@ -15,18 +15,16 @@ from service.api.transaction import Context
 from service.datasets.ingests import repository as ingests
 from service.db.models import ClusterSnapshot, Dataset, DatasetVersion
 from service.db.session import Database
-from service.scheduling import admission, packing, window
+from service.scheduling import packing
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
-from service.scheduling.foreign_use import ForeignUse
 from service.scheduling.nodes import Node
-from service.scheduling.stored_decisions import to_store
-from service.scheduling.window import QueueWindow
 from service.server.app import create_app
 from service.settings import Settings
 from service.tasks.repository import Tasks, model_runs
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
+from tests.support.decisions import store_decisions
 from tests.support.runs import submission_id
 
 FACTS = {"num_images": 100, "num_classes": 4, "median_size": 32}
@@ -237,27 +235,7 @@ def save_nodes(api: Api, nodes: Sequence[Node]) -> None:
 
 def decide(api: Api) -> None:
     """Store the dispatcher's decisions on the queue, by the last snapshot; nothing starts."""
-    now = datetime.now(UTC)
-    with api.database.write() as session:
-        saved = scheduling.snapshot(session)
-        assert saved is not None
-        cluster, taken = (
-            scheduling.known_cluster(session, saved),
-            scheduling.resources_in_use(session, now),
-        )
-        queue = QueueWindow(api.settings.fair_share_half_life).read(session, taken, now)
-        foreign = ForeignUse().by_node(cluster.nodes, taken)
-        report = DispatcherReport.model_validate(saved.dispatcher)
-        decisions = admission.decide(
-            cluster,
-            taken,
-            queue,
-            now,
-            foreign,
-            is_writable=report.is_writable,
-            api_answers=report.api_answers,
-        )
-        scheduling.save_decisions(session, to_store(decisions[: window.ALWAYS]))
+    store_decisions(api.database)
 
 
 def refused(answer: Any, status: int, field: str | None = None, type: str | None = None) -> Any:

@@ -17,6 +17,7 @@ from service.protocol import ModelRunReport, ModelRunStart
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.tasks.repository import model_runs
 from tests.support.api_server import Service, write_files
+from tests.support.decisions import store_decisions
 from tests.support.pictures import pictures
 from tests.support.training_reports import EPOCHS, FINAL_STEP, STEPS, picture, train
 
@@ -46,6 +47,7 @@ class BusyService:
         self.paused("paused")
         for name in ("queued", "queued-next"):
             self.submit(name)
+        store_decisions(self.service.database)
         self.model_runs("baseline")
 
     def experiment(self) -> None:

@@ -108,9 +108,11 @@ def test_memory_is_that_of_all_processes_without_mapped_files(
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        used = memory_limit.used_bytes(psutil.Process(process.pid))
+        watched = psutil.Process(process.pid)
+        assert memory_limit.exceeds(watched, 64 << 20) == counts
+        assert not memory_limit.exceeds(watched, 256 << 20)
         process.stdin.close()
-    assert (used > 64 << 20) == counts
+    assert not memory_limit.exceeds(watched, 0), "it has ended"
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "much"])
