@@ -29,6 +29,7 @@ _EVERY_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 # Memory that the system cannot take back, unlike that of mapped files.
 _KINDS = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
+_RESIDENT = ("VmRSS:", "VmSwap:")
 
 
 def limit_gb() -> float:
@@ -50,7 +51,7 @@ def exceeds(process: psutil.Process, limit: float) -> bool:
     """Whether a process and its descendants take more bytes; what they share counts once, mapped files not at all."""
     with suppress(psutil.NoSuchProcess):
         family = [process, *_descendants(process)]
-        # Resident memory is at least as much, and costs a hundredth of the time to read.
+        # What is resident or swapped is at least as much, and costs a hundredth of the time to read.
         return _sum(family, _resident) > limit and _sum(family, _own_bytes) > limit
     return False
 
@@ -79,7 +80,11 @@ def _descendants(process: psutil.Process) -> Iterator[psutil.Process]:
 
 
 def _resident(process: psutil.Process) -> int:
-    return int(process.memory_info().rss)
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text("utf-8", "replace").splitlines()
+    except OSError:  # it has ended, or this is not Linux
+        return int(process.memory_info().rss)
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_RESIDENT))
 
 
 def _own_bytes(process: psutil.Process) -> int:
@@ -103,7 +108,7 @@ def _ends_with_parent() -> None:
 
 
 def run(arguments: list[str], limit: float) -> int | None:
-    """Run a module of `workers`; return its exit code, or `None` if it exceeded the limit and was killed.
+    """Run a module of `workers`; return its exit code, as a shell has it, or `None` if it was killed beyond the limit.
 
     Args:
         arguments: its name, and its arguments.
@@ -116,7 +121,9 @@ def run(arguments: list[str], limit: float) -> int | None:
         process = psutil.Process(child.pid)
         while True:
             with suppress(subprocess.TimeoutExpired):
-                return child.wait(_EVERY_SECONDS)
+                code = child.wait(_EVERY_SECONDS)
+                # The dispatcher tells by it whether the task was ended from outside.
+                return code if code >= 0 else 128 - code
             if exceeds(process, limit * 10**9):
                 _end(process)
                 return None

@@ -35,7 +35,7 @@ _CHECK_SECONDS = 1.0
 # Delay, so that the start of an attempt does not share its cores with the start of new processes.
 _REFILL_AFTER_SECONDS = 15.0
 _KEEP_SECONDS = 10 * 365 * 24 * 3600
-# Standby processes hold 1.2 GB, for somebody who may submit another job soon.
+# Standby processes hold about 1 GB, for somebody who may submit another job soon.
 _NEEDED_SECONDS = 600
 # Supervisor of the driver, of Ray's Jobs API.
 _SUPERVISORS = 1

@@ -20,7 +20,7 @@ _MAX_FOLDER_BYTES = 36
 # Of the folders of Ray with a shorter path. Not TMPDIR, which may be long as well.
 _TEMPORARY, _PREFIX = Path("/tmp"), "dasl-ray-"
 _GRACE_SECONDS = 2.0
-# Standby processes use 1.6 GB, which jobs may need if there is less memory than this.
+# Standby processes use about 1 GB, which jobs may need if there is less memory than this.
 _STANDBY_MIN_BYTES = 4 * 10**9
 _NO_RAY = 'Ray is not installed here; in a checkout of DASL: pip install ".[server,training]"'
 # Variables that workers inherit; the dispatcher passes everything else to each job.

@@ -18,7 +18,7 @@ _IPV4, _UDP, _DNS = 0x0800, 17, 53
 
 @dataclass
 class WatchedMachine:
-    """A machine with a resolver and a way to every address; nobody answers there."""
+    """A machine with a resolver and a route to every address, of which none answers."""
 
     name: str
     """Name of its network namespace."""

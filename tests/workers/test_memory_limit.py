@@ -73,6 +73,19 @@ def test_task_ends_with_what_watches_it(number: int) -> None:
     until(lambda: None if task.is_running() and task.status() != "zombie" else True, "its end")
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_task_that_is_ended_by_a_signal_has_the_code_of_a_shell(number: int) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        watched(f"http://127.0.0.1:{silent.getsockname()[1]}") as process,
+    ):
+        silent.accept()
+        [task] = psutil.Process(process.pid).children()
+        task.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+
+
 HOLDS = """
 import mmap, os, subprocess, sys
 held = {}

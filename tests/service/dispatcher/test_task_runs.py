@@ -135,7 +135,7 @@ def test_preview_has_a_time_limit(world: World, minutes: int, state: str) -> Non
 def test_task_is_not_ended_before_its_run_is_stopped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ended, nobody would stop it."""
+    """A run whose task has ended is stopped no more."""
     preview = world.add_preview(world.dataset_id())
     world.tick(times=2)
 
