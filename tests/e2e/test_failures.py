@@ -204,11 +204,7 @@ def test_death_of_driver_or_controller_ends_ranks_and_frees_their_cpus(
     os.kill(served.drivers(job.id)[0], signal.SIGKILL)
 
     until_training(served, job, attempt=2)
-    [controller] = [
-        pid
-        for pid, words in served.processes().items()
-        if words[0].startswith("ray::TrainController")
-    ]
+    [controller] = served.controllers()
     os.kill(controller, signal.SIGKILL)
     job = until(lambda: ((now := job.refresh()).done and now) or None, "the end")
     # Only the death of the driver is one of the infrastructure.

@@ -10,7 +10,7 @@ from dasl_core.locks import IN_USE
 from service.embedded.subreaper import descendants
 from workers.scratch import PREFIX
 
-Part = Literal["driver", "rank"]
+Part = Literal["driver", "controller", "rank"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def part_of(words: list[str]) -> Part | None:
     """Return the part that a process with this command line has in a training; None for others."""
     if words[0].startswith("ray::RayTrain") or "--rank" in words:
         return "rank"
+    if words[0].startswith("ray::Controller."):
+        return "controller"
     if "workers.driver" in words or "tests.support.stand_in.training" in words:
         return "driver"
     return None

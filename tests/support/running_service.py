@@ -71,6 +71,10 @@ class Served:
             if part_of(words) == "driver" and job in words
         ]
 
+    def controllers(self) -> list[int]:
+        """Return the processes that run Ray Train's controller."""
+        return [pid for pid, words in self.processes().items() if part_of(words) == "controller"]
+
     def ranks(self) -> list[int]:
         """Return the processes of the running training ranks."""
         return [pid for pid, words in self.processes().items() if part_of(words) == "rank"]

@@ -155,7 +155,7 @@ RANK = standby.RANK_VARIABLES
 def test_only_unused_processes_of_the_pool_count(worker: Any) -> None:
     here = psutil.Process()
     worker("ray::IDLE")  # of another user of the cluster
-    worker("ray::TrainController", standby.CONTROLLER)
+    worker("ray::Controller.fit", standby.CONTROLLER)
     worker("ray::RayTrainWorker.execute", standby.RANK)
     assert (waiting(here, CONTROLLER), waiting(here, RANK)) == (0, 0)
     worker("ray::IDLE", standby.CONTROLLER)
