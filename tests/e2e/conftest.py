@@ -47,6 +47,17 @@ def served(tmp_path_factory: pytest.TempPathFactory, images: Images) -> Iterator
         yield Served(pid, url, token, client, "images", home / "artifacts")
 
 
+@pytest.fixture(autouse=True)
+def _failed_test_leaves_no_job(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Cancel what is left when a test fails: its job would occupy the CPUs until the others time out."""
+    yield
+    if "served" in request.fixturenames:
+        jobs = request.getfixturevalue("served").client.jobs
+        for job in jobs.list():
+            if not (job.done or job.status == "paused"):
+                jobs.cancel(job.id)
+
+
 @pytest.fixture(scope="package")
 def client(served: Served) -> Client:
     return served.client
