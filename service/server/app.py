@@ -75,6 +75,8 @@ def _operation_id(route: APIRoute) -> str:
 # Shared by all apps of a process, because FastAPI takes 60 ms to build them at the first requests.
 _router = APIRouter(generate_unique_id_function=_operation_id)
 for _part in (
+    # First, because most requests are heartbeats, and a request is compared with one part after the other.
+    *workers,
     job_lists,
     jobs,
     history,
@@ -109,7 +111,6 @@ for _part in (
     audit,
     usage,
     webhooks,
-    *workers,
 ):
     _router.include_router(_part, responses=problems.PROBLEM_RESPONSES)
 _router.include_router(probes)

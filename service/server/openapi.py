@@ -21,6 +21,9 @@ def document(app: FastAPI) -> dict[str, Any]:
             servers=[{"url": "/"}],
             license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         )
+        # Readers look for the operations of people; the workers' are first among the routes.
+        paths = schema["paths"].items()
+        schema["paths"] = dict(sorted(paths, key=lambda path: path[0].startswith("/worker/")))
         for operations in schema["paths"].values():
             for operation in operations.values():
                 operation.setdefault("security", [])  # it needs no token
