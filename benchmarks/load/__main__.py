@@ -4,8 +4,8 @@ The API (uvicorn as `dasl` runs it), the dispatcher and the database are real, e
 more processes simulate the cluster of 50 CPUs and the requests of the training drivers. The database
 contains 100,000 finished and about 1,000 waiting jobs (`--jobs`, `--queued`).
 
-1. `submit`: bursts of 10 s with 100 jobs per second. Jobs of a burst are canceled before the next one, so
-   that the queue keeps about 1,000 jobs.
+1. `submit`: bursts of 10 s with 100 jobs per second (`--submits-per-second`). Jobs of a burst are canceled before
+   the next one, so that the queue keeps about 1,000 jobs.
 2. `listing`: 10 lists per second with every kind of filter, first pages and later pages.
 
 3. `scrapes`: `/metrics` each second.
@@ -59,7 +59,7 @@ from service.settings import Settings
 
 RESULTS = Path(__file__).parent.parent / "results"
 RUNNING = NODES * CPUS_PER_NODE
-SUBMITS_PER_SECOND, BURSTS, BURST_SECONDS = 100.0, 4, 10.0
+BURSTS, BURST_SECONDS = 4, 10.0
 LISTS_PER_SECOND, LISTING_SECONDS = 10.0, 60.0
 SCRAPES_SECONDS = STEADY_SECONDS = 30.0
 SIZES = (10, 50, 100, 200, 500)
@@ -81,8 +81,9 @@ class Load:
         tallies: Tallies,
         job_seconds: float,
         queued: int,
+        submits_per_second: float,
     ) -> None:
-        self._queued = queued
+        self._queued, self._submits_per_second = queued, submits_per_second
         self._servers, self._people, self._tallies = servers, people, tallies
         self._job_seconds = job_seconds
         self.phases: dict[str, dict[str, Any]] = {}
@@ -115,7 +116,7 @@ class Load:
                 20, 1, self._people.submit
             )  # reopen connections that were closed meanwhile
             parts.append(
-                await self._measure({self._people.submit: SUBMITS_PER_SECOND}, BURST_SECONDS)
+                await self._measure({self._people.submit: self._submits_per_second}, BURST_SECONDS)
             )
         self._keep(phase, parts)
         await self._trim()
@@ -319,7 +320,14 @@ async def run(
     tallies = Tallies()
     async with Sender(servers.url, tallies) as sender:
         people = People(sender, token, job_ids, first=options.jobs + 10 * options.queued)
-        load = Load(servers, people, tallies, options.job_seconds, options.queued)
+        load = Load(
+            servers,
+            people,
+            tallies,
+            options.job_seconds,
+            options.queued,
+            options.submits_per_second,
+        )
         await load.submits("submit")
         await load.lists("listing")
         await load.scrapes("scrapes")
@@ -342,6 +350,9 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=100_000, help="number of finished jobs")
     parser.add_argument("--queued", type=int, default=1000, help="number of waiting jobs")
+    parser.add_argument(
+        "--submits-per-second", type=float, default=100.0, help="rate of each burst of submissions"
+    )
     parser.add_argument("--job-seconds", type=float, default=60.0, help="duration of a job")
     parser.add_argument(
         "--beside", default="nothing", help="what else runs on the machine, for the results"
@@ -377,6 +388,7 @@ def main() -> int:
     result = {
         "jobs": options.jobs,
         "queued": options.queued,
+        "submits_per_second": options.submits_per_second,
         "costs": costs(load.phases),
         "phases": load.phases,
         "logs": trouble,
