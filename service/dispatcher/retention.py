@@ -82,13 +82,20 @@ class Retention:
         failed, marked_before = self._failures.waiting(), now - GRACE
         if len(failed) >= _MOST_FAILED:
             return True
+        with self._context.write() as session:
+            old.unmark_future(session, now)
         with self._context.database.read() as session:
             new = old.unmarked(session, now - age, _BATCH_SIZE, failed)
             due = old.due(session, now - age, marked_before, _BATCH_SIZE, failed)
         if new:
             with self._context.write() as session:
                 old.mark(session, new, now)
-        all_removed = self._remove(due, remove)
+
+        def begin(job_id: str) -> bool:
+            with self._context.write() as session:
+                return old.begin(session, job_id)
+
+        all_removed = self._remove(due, remove, begin)
         if all_removed:
             # Also of those that are not so old by a clock that was corrected.
             with self._context.write() as session:
@@ -97,12 +104,19 @@ class Retention:
                 old.unmark_done(session, marked_before, left)
         return all_removed and len(new) < _BATCH_SIZE
 
-    def _remove(self, jobs: Sequence[str], remove: Remove) -> bool:
-        """Remove a part of each of these jobs; return whether they were fewer than a batch."""
+    def _remove(
+        self, jobs: Sequence[str], remove: Remove, begin: Callable[[str], bool] = lambda _: True
+    ) -> bool:
+        """Remove a part of each of these jobs; return whether they were fewer than a batch.
+
+        Args:
+            begin: whether the part of a job may still be removed, which a user may just have taken back.
+        """
 
         def remove_one(job_id: str) -> None:
             with self._failures.trying(job_id, f"The files of {job_id} cannot be removed now"):
-                remove(job_id)
+                if begin(job_id):
+                    remove(job_id)
 
         for job_id in jobs:
             run_isolated(remove_one, job_id, "apply the retention rules to this job")

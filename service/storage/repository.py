@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session, aliased
 
 from service.checkpoints.repository import DAMAGED, DELETED, DELETING, REGISTERED
+from service.db.locks import lock_job
 from service.db.models import (
     HAS_FILES,
     OLD_ARTIFACTS,
@@ -217,6 +218,14 @@ class Old:
         marked = self._marks.where(Expiry.marked_at <= marked_before).exists()
         return self._first(session, (*self._before(before), marked), limit, without)
 
+    def begin(self, session: Session, job_id: str) -> bool:
+        """Begin to remove the part of a job, which cannot be taken back from now on; False: it was before."""
+        lock_job(session, job_id)
+        mark = session.get(Expiry, (job_id, self.what), populate_existing=True)
+        if mark is not None:
+            mark.removing = True
+        return mark is not None
+
     def unmark_done(
         self, session: Session, marked_before: datetime, without: Collection[str]
     ) -> None:
@@ -228,6 +237,11 @@ class Old:
                 Expiry.job_id.not_in(list(without)),
             )
         )
+
+    def unmark_future(self, session: Session, now: datetime) -> None:
+        """Remove the marks of a clock that was ahead: at its next jump they would be a day old at once."""
+        late = Expiry.marked_at > now, ~Expiry.removing
+        session.execute(delete(Expiry).where(Expiry.what == self.what, *late))
 
     @property
     def _marks(self) -> Select[*tuple[str]]:
@@ -265,7 +279,7 @@ def newest_time(session: Session) -> datetime | None:
 
 def undelete(session: Session, job: Job, now: datetime) -> None:
     """Remove the marks of a job, and let retention by age wait as long again."""
-    session.execute(delete(Expiry).where(Expiry.job_id == job.id))
+    session.execute(delete(Expiry).where(Expiry.job_id == job.id, ~Expiry.removing))
     job.undeleted_at = now
     session.flush()
 

@@ -39,6 +39,8 @@ class Expiry(Base):
     what: Mapped[str] = mapped_column(String(20), primary_key=True)
     # By the time of `service.storage.clock`.
     marked_at: Mapped[datetime]
+    # Its removal has begun and cannot be taken back.
+    removing: Mapped[bool] = mapped_column(default=False)
 
 
 class Job(Base):
@@ -131,7 +133,7 @@ class Job(Base):
     # When retention by age marked the first part of it; read like `submitted_by`.
     marked_at: Mapped[datetime | None] = column_property(
         select(func.min(Expiry.marked_at, type_=UtcDateTime()))
-        .where(Expiry.job_id == id)
+        .where(Expiry.job_id == id, ~Expiry.removing)
         .scalar_subquery(),
         deferred=True,
     )
