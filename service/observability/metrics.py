@@ -33,6 +33,7 @@ from service.observability.tenants import TenantUse, read_tenants
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.states import LIVE_ATTEMPT, TERMINAL, AttemptState, DatasetState, JobStatus
+from service.storage.clock import is_silent
 
 _LATENCY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _WAIT_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
@@ -48,6 +49,7 @@ REASONS = frozenset(
         "node-died",
         "out-of-memory",
         "rank-died",
+        "controller-died",
         "reports-undelivered",
         "start-timeout",
         "storage-full",
@@ -283,6 +285,9 @@ def _dispatcher_metrics(cluster: ClusterSnapshot | None, now: datetime) -> Itera
 
 def _queue_metrics(session: Session, now: datetime) -> Iterator[Metric]:
     since = {"jobs": _oldest_in_queue(session), **repository.oldest_waits(session)}
+    # Sweeps rest with everything else; that is no backlog.
+    if is_silent(session, now):
+        since["sweeps"] = None
     help = "How long the oldest item of each queue of the dispatcher has waited; 0 if none waits."
     ages = {name: _age(now, at) for name, at in since.items()}
     yield _gauges("dasl_oldest_wait_seconds", help, "queue", ages)
