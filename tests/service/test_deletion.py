@@ -518,6 +518,41 @@ def test_clock_that_jumps_for_a_while_removes_nothing(api: Api, garbage: Garbage
     assert api.client.get(f"/v1/jobs/{worker.job_id}").json()["expires_at"] is None
 
 
+@agreeing_clocks
+def test_second_jump_of_the_same_clock_removes_nothing(api: Api, garbage: Garbage) -> None:
+    """After the first jump, in which something happened, the marks must not wait for the second one."""
+    worker = ended(api, steps=(1, 2, 3))
+    path = f"/v1/jobs/{worker.job_id}"
+    for days, marked in ((40, True), (0.1, False), (1.1, False), (41.5, True)):
+        at_time(garbage, utc_now() + timedelta(days=days))
+        garbage._retention = Retention(garbage._context)
+        garbage.round()
+        assert bool(api.client.get(path).json()["expires_at"]) == marked
+    assert kept(api, worker) == [1, 2, 3]
+
+
+@agreeing_clocks
+def test_job_that_is_taken_back_during_a_round_stays(
+    api: Api, garbage: Garbage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round removed the logs of a job that a user had taken back since the round began."""
+    jobs = [ended(api).job_id for _ in range(2)]
+    keep(garbage, grace=0.9, keep_logs_days=9)
+    remove = AttemptLog.remove
+    answers: list[int] = []
+
+    def slowly(log: AttemptLog) -> None:
+        # The first can no longer be taken back, the second can.
+        answers.extend(api.client.post(f"/v1/jobs/{job}/undelete").status_code for job in jobs)
+        remove(log)
+
+    monkeypatch.setattr(AttemptLog, "remove", slowly)
+    keep(garbage, days=11.1, grace=0, keep_logs_days=9)
+    assert answers == [409, 200]
+    removed = [api.client.get(f"/v1/jobs/{job}").json()["logs_removed_at"] for job in jobs]
+    assert [bool(at) for at in removed] == [True, False]
+
+
 # PostgreSQL only: SQLite has no clock of its own.
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_nothing_is_removed_while_the_database_and_the_machine_disagree(api: Api) -> None:
