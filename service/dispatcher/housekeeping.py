@@ -8,6 +8,7 @@ from service.ledger import repository as ledger
 from service.outbox import repository as outbox
 from service.scheduling.window import FORGOTTEN
 from service.storage import repository as storage
+from service.storage.clock import removal_time
 from service.tasks.questions import repository as questions
 from service.tokens import repository as tokens
 
@@ -36,6 +37,11 @@ class Housekeeping:
         now = self._context.clock()
         if not passed(self._done_at, now, _EVERY):
             return
+        with self._context.database.read() as session:
+            time = removal_time(session, now)
+        if time is None:
+            self._done_at = now
+            return
         keep_use = max(KEEP_USE, FORGOTTEN * self._context.settings.fair_share_half_life)
         with self._context.write() as session:
             # A request for events after days must not have to number them first.
@@ -48,8 +54,8 @@ class Housekeeping:
             (outbox.remove_old, KEEP_DELIVERIES),
         ):
             with self._context.write() as session:
-                counts.append(remove(session, now - keep, _ROWS_AT_ONCE))
+                counts.append(remove(session, time - keep, _ROWS_AT_ONCE))
         with self._context.write() as session:
-            questions.remove_older(session, now - questions.ABANDONED)
+            questions.remove_older(session, time - questions.ABANDONED)
         if max(counts) < _ROWS_AT_ONCE:
             self._done_at = now

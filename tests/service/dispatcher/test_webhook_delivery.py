@@ -34,6 +34,7 @@ from service.outbox import repository as outbox
 from service.outbox.retries import MAX_ATTEMPTS, RETRY_PERIOD, Outcome
 from service.webhooks import repository
 from tests.service.dispatcher.test_dispatcher_crashes import Crash, Death
+from tests.support.clocks import something_happens
 from tests.support.dispatcher_world import World
 from tests.support.webhook_receiver import Received, Reply, receiver
 
@@ -356,6 +357,7 @@ def test_old_deliveries_and_those_of_deleted_webhooks_are_removed(world: World) 
         orphan = session.get_one(WebhookDelivery, deleted)
         orphan.webhook_id = ids.new_id("whk")  # as if its event were committed after the deletion
     assert world.dispatcher._context.take_lease()
+    something_happens(world.database, world.now())
     Housekeeping(world.dispatcher._context).round()
     with world.database.read() as session:
         left = set(session.scalars(select(WebhookDelivery.id)))
