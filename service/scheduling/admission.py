@@ -59,6 +59,8 @@ class Running:
     """The tenant whose quota it uses; `None` if no quota."""
     job_id: str | None = None
     """`None` for an attempt that has ended."""
+    began_at: datetime | None = None
+    """When its attempt began; `None` if it has none or it has ended."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ _NO_HEAD = (
 _ATTEMPT_ON_HEAD = 0.3e9
 # Share of the memory beyond which Ray ends processes (RAY_memory_usage_threshold).
 _HEAD_FULL = 0.95
+# The measurement is up to 20 s old, and an attempt's processes take some seconds to load.
+_MEASURED_AFTER = timedelta(seconds=40)
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,7 @@ def decide(
     if not api_answers:
         return [Decision(job, "api", _NO_API) for job in queue]
     this_round = _Round(cluster, running, now, foreign or {}, lacking)
-    left, decisions = _room_on_head(cluster, running), []
+    left, decisions = _room_on_head(cluster, running, now), []
     for job in queue:
         decision = this_round.decide(job)
         if decision.starts and (left := left - 1) < 0:
@@ -221,14 +225,17 @@ def decide(
     return decisions
 
 
-def _room_on_head(cluster: Cluster, running: Sequence[Running]) -> float:
+def _room_on_head(cluster: Cluster, running: Sequence[Running], now: datetime) -> float:
     """Return for how many more attempts the head has memory; infinite where they run elsewhere, or if it is unknown."""
     memory = cluster.head_memory
     if memory is None or without_drivers(cluster.nodes):
         return math.inf
-    # What has started since the measurement at the latest has not reported its nodes yet.
-    starting = sum(one.job_id is not None and one.placement is None for one in running)
-    return (_HEAD_FULL * memory.total - memory.used) // _ATTEMPT_ON_HEAD - starting
+    unmeasured = [
+        one.placement is None or (one.began_at is not None and now - one.began_at < _MEASURED_AFTER)
+        for one in running
+        if one.job_id is not None
+    ]
+    return (_HEAD_FULL * memory.total - memory.used) // _ATTEMPT_ON_HEAD - sum(unmeasured)
 
 
 def _with_numbers(queue: Iterable[Queued], cluster: Cluster, nodes: Sequence[Node]) -> list[Queued]:

@@ -135,12 +135,11 @@ def with_drains(cluster: Cluster, drained: Collection[str]) -> Cluster:
     if not drained:
         return cluster
     everything = ALL_NODES in drained
-    return Cluster(
-        tuple(
-            replace(node, drained=True) if everything or node.is_named(drained) else node
-            for node in cluster.nodes
-        )
+    nodes = tuple(
+        replace(node, drained=True) if everything or node.is_named(drained) else node
+        for node in cluster.nodes
     )
+    return replace(cluster, nodes=nodes)
 
 
 ALL_NODES = "*"

@@ -262,13 +262,14 @@ def running(session: Session, now: datetime) -> list[Running]:
         stops: bool,
         avoided: frozenset[str],
         placement: Placement | None,
+        began_at: datetime | None,
     ) -> Running:
         limit = resources[row.id].limit(row.max_hours)
         ends_by = row.began_at + limit - used.get(row.id, timedelta())
         at = now if stops or row.desired != Desired.RUN else max(now, ends_by)
         demand = resources[row.id].with_workers(row.workers).without(avoided)
         placement = _of_all(demand, placement)
-        return Running(demand, at, row.account_id, placement, row.tenant, row.id)
+        return Running(demand, at, row.account_id, placement, row.tenant, row.id, began_at)
 
     return [
         *(
@@ -277,10 +278,11 @@ def running(session: Session, now: datetime) -> list[Running]:
                 row.stop_reason is not None,
                 avoided_nodes(session, row.id, row.number),
                 placed.get((row.id, row.number)),
+                row.began_at,
             )
             for row in live
         ),
-        *(holding(row, False, frozenset(), None) for row in between),
+        *(holding(row, False, frozenset(), None, None) for row in between),
     ]
 
 

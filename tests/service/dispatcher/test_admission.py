@@ -20,7 +20,15 @@ from service.scheduling.admission import (
     Running,
     decide,
 )
-from service.scheduling.nodes import ANY_NODE, GPU_TYPE_LABEL, Cluster, HeadMemory, Node, NodeChoice
+from service.scheduling.nodes import (
+    ANY_NODE,
+    GPU_TYPE_LABEL,
+    Cluster,
+    HeadMemory,
+    Node,
+    NodeChoice,
+    with_drains,
+)
 from service.scheduling.occupancy import Occupancy
 from service.scheduling.packing import Demand, Worker
 from service.scheduling.quota import NO_QUOTA, Quota
@@ -454,18 +462,23 @@ def test_memory_of_the_only_machine_limits_what_starts(
 ) -> None:
     """Each job takes 0.3 GB on Ray's head; at 95 % of it, Ray ends processes of any job."""
     head = Node("h", "10.0.0.1", 32, 0, 0, 0, is_head=True)
-    placed = replace(running(1, 1), job_id="job_a", placement={"h": 1})
-    unplaced = [replace(running(1, 1), job_id=f"job_{n}") for n in range(starting)]
+    settled, recent = BEGAN - timedelta(minutes=1), BEGAN - timedelta(seconds=10)
+    placed = replace(running(1, 1), job_id="job_a", placement={"h": 1}, began_at=settled)
+    unmeasured = [replace(running(1, 1), job_id=f"job_{n}") for n in range(starting)]
+    # It reported its nodes within seconds, and the memory was measured before.
+    unmeasured[:1] = [replace(one, placement={"h": 1}, began_at=recent) for one in unmeasured[:1]]
     queue = [queued("large", 64, 1), *(queued(name, 1, 1) for name in "abcd")]
     memory = HeadMemory(used * 1e9, 16e9)
 
     def waits(*nodes: Node, memory: HeadMemory | None = memory) -> dict[str, str | None]:
         cluster = Cluster(nodes, head_memory=memory)
-        decisions = decide(cluster, [placed, *unplaced], queue, BEGAN)
+        decisions = decide(cluster, [placed, *unmeasured], queue, BEGAN)
         return {one.job.job_id: one.waits_for for one in decisions}
 
     limited = {name: None if name in starts else "head" for name in "abcd"}
     assert waits(head) == {"large": "machines"} | limited
+    drained = with_drains(Cluster((head,), head_memory=memory), {"a node that left"})
+    assert drained == Cluster((head,), head_memory=memory), "a drain changes nothing else"
     other = Node("n", "10.0.0.2", 1, 0, 0, 0)
     for found in (waits(head, other), waits(head, memory=None)):
         assert found == {"large": "machines"} | dict.fromkeys("abcd"), "drivers leave the head"
