@@ -31,6 +31,8 @@ from service.tasks.repository import Tasks, model_runs, preparations, previews, 
 
 # Number of failed runs after which the owner fails.
 _MAX_FAILURES = 2
+# A run is looked at every few seconds. After a longer time the machine has slept, or its clock has jumped.
+_LONGEST_STEP = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Rules:
         during: what a run did, as a part of the sentence about the loss of the last one.
         remedy: what to do then, besides checking why Ray's head ended.
         max_losses: number of lost runs after which the owner fails. Ray may also be restarted for other reasons.
-        time_limit: time limit of a run, from this dispatcher's first check of it.
+        time_limit: time limit of a run, while this dispatcher watches it.
     """
 
     during: str
@@ -61,7 +63,8 @@ class RerunPolicy(RunPolicy[WatchedRun]):
     ) -> None:
         self._context, self._rules = context, rules
         self.entrypoint, self.noun = entrypoint, noun
-        self._first_checked_at: dict[str, datetime] = {}
+        self._watched: dict[str, tuple[timedelta, datetime]] = {}
+        """For how long each run was watched, and until when."""
         self._undelivered_at: dict[str, datetime] = {}
         """When the last run of each owner ended without reaching the API; the next one waits for `LONGEST_RETRY`."""
 
@@ -127,12 +130,15 @@ class RerunPolicy(RunPolicy[WatchedRun]):
         if run.standstill >= timedelta(seconds=seconds):
             message = f"The {self.noun} has read no image for {seconds:g} s (DASL_HANG_SECONDS). Check that the disk with the images responds"
             return Ending("failed", {"type": "hang", "message": message})
-        now, limit, checked = self._context.clock(), self._rules.time_limit, self._first_checked_at
+        now, limit, watched = self._context.clock(), self._rules.time_limit, self._watched
         # Drop the entries of ended runs, which are not checked again.
-        for id, at in checked.copy().items():
-            if now - at >= 2 * limit:
-                checked.pop(id, None)
-        if now - checked.setdefault(run.submission_id, now) <= limit:
+        for id, (_, at) in watched.copy().items():
+            if now - at >= limit:
+                watched.pop(id, None)
+        took, last = watched.get(run.submission_id, (timedelta(), now))
+        took += min(max(now - last, timedelta()), _LONGEST_STEP)
+        watched[run.submission_id] = (took, now)
+        if took <= limit:
             return None
         hours = limit / timedelta(hours=1)
         allowed = f"{hours:g} hours" if hours >= 1 else f"{60 * hours:g} minutes"
