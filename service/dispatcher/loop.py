@@ -163,6 +163,8 @@ class Dispatcher:
         self._queue = QueueWindow(settings.fair_share_half_life)
         self._decisions: list[dict[str, Any]] | None = None
         self._decided_at: datetime | None = None
+        self._decided_in = 0
+        """The value of `terms` when they were stored."""
         self._shutting_down = self._saving = False
         self._asked_at, self._awake_at = time.monotonic(), float("-inf")
 
@@ -483,11 +485,14 @@ class Dispatcher:
     def _store_decisions(self, decisions: Sequence[Decision], now: datetime) -> None:
         """Store the decisions on the first jobs for the API, if they changed; at most once a second."""
         stored = to_store(decisions)
-        if stored == self._decisions or not passed(self._decided_at, now, _STORE_DECISIONS_EVERY):
+        # Another dispatcher may have stored others between two terms.
+        stored_last = self._decisions if self._decided_in == self._context.terms else None
+        if stored == stored_last or not passed(self._decided_at, now, _STORE_DECISIONS_EVERY):
             return
         with self._context.write() as session:
             scheduling.save_decisions(session, stored)
         self._decisions, self._decided_at = stored, now
+        self._decided_in = self._context.terms
 
     def _show_demand(
         self, cluster: Cluster, taken: Sequence[Running], decisions: Sequence[Decision]

@@ -1,5 +1,6 @@
 """Order of job starts, the dispatcher's lease, and ingest of datasets."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -630,19 +631,24 @@ def test_old_version_leaves_no_files_once_no_job_needs_it(world: World) -> None:
     assert left() == []
 
 
-def test_hanging_ingest_is_ended(world: World) -> None:
+def test_hanging_ingest_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = [world.add_dataset() for _ in range(2)]
     waiting = world.add_dataset()
+    policy = next(each for each, _ in world.dispatcher._reruns if each.noun == "ingest")
+    monkeypatch.setattr(policy, "_rules", replace(policy._rules, time_limit=timedelta(minutes=3)))
     world.tick(times=2)
-    world.tick(24 * 3600)
+    # The machine slept, or its clock jumped.
+    world.tick(30 * 3600)
+    world.tick(60)
     assert waiting not in str(world.executor.submitted)
+    world.tick(60)
     world.tick(60)
     world.tick()
     for dataset in hanging:
         failed = world.dataset(dataset)
         assert failed.state == "failed"
         assert failed.error is not None
-        assert failed.error["message"].startswith("The ingest took longer than 24 hours")
+        assert failed.error["message"].startswith("The ingest took longer than 3 minutes")
         assert not world.executor.is_running(world.run_id(dataset))
     assert world.executor.submitted[-1] == world.run_id(waiting)
 
@@ -663,3 +669,17 @@ def test_slow_ray_does_not_prevent_starts(world: World, monkeypatch: pytest.Monk
     monkeypatch.setattr(world.executor, "status", slowly)
     world.tick()
     assert world.status(waiting) == JobStatus.STARTING
+
+
+def test_decisions_are_stored_again_after_those_of_another_dispatcher(world: World) -> None:
+    """They differ from what this one stored last, before it lost the lease for a while."""
+    world.add_job(workers=1000)
+    world.tick()
+    with world.database.write() as session:
+        stored = stored_decisions.load(session)
+        scheduling.save_decisions(session, [])
+    assert stored
+    world.dispatcher._context.terms += 1
+    world.tick(5)
+    with world.database.read() as session:
+        assert stored_decisions.load(session) == stored
