@@ -22,6 +22,7 @@ from service.protocol import UNDELIVERED_EXIT_CODE, AttemptStart
 from workers.artifacts import exists, find_damage
 from workers.failures import (
     NON_RETRYABLE,
+    controller_failure,
     describe,
     find_cause,
     is_infrastructure_error,
@@ -160,7 +161,10 @@ def run_ranks(start: AttemptStart, config: dict[str, object]) -> BaseException |
     config |= {"log_format": os.environ.get("DASL_LOG_FORMAT", "text"), "driver": here}
     # Held until the end: an actor ends with its last handle.
     controller = actor.remote()
-    failure = ray.get(controller.fit.remote(rank.train_rank, start, config))
+    try:
+        failure = ray.get(controller.fit.remote(rank.train_rank, start, config))
+    except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
+        return controller_failure(error)
     if failure is None:
         return None
     causes = getattr(failure, "worker_failures", None)

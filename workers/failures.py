@@ -33,6 +33,10 @@ class RankDied(Exception):
     """A rank's process ended without an exception: it was killed, it crashed, or its node was lost."""
 
 
+class ControllerDied(Exception):
+    """The process of Ray Train's controller ended without an exception."""
+
+
 class NodeDied(RankDied):
     """A rank's process ended with its node."""
 
@@ -68,8 +72,7 @@ def find_cause(failures: Mapping[int, Exception]) -> BaseException | None:
     rank, failure = causes[0]
     cause = unwrap(failure)
     if isinstance(cause, RayActorError):
-        # The last line is the reason, after lines about Ray's actor.
-        reason = str(cause).strip().splitlines()[-1].strip()
+        reason = _last_line(cause)
         kind = NodeDied if _NODE_HAS_DIED in str(cause) else RankDied
         died = kind(f"The process of rank {rank} ended: {reason}")
         died.__cause__ = cause  # Ray's full text, for the traceback.
@@ -77,8 +80,23 @@ def find_cause(failures: Mapping[int, Exception]) -> BaseException | None:
     return cause
 
 
+def controller_failure(error: BaseException) -> BaseException:
+    """Return why the controller's process of an attempt ended: Ray's error if the node ran out of memory."""
+    if _exhausted_device(error) is not None:
+        return error
+    died = ControllerDied(f"The process of Ray Train's controller ended: {_last_line(error)}")
+    died.__cause__ = error
+    return died
+
+
+def _last_line(error: BaseException) -> str:
+    """Return the reason, which follows on lines about Ray's actor."""
+    return str(error).strip().splitlines()[-1].strip()
+
+
 _TYPES: dict[type[BaseException], str] = {
     RankDied: "rank-died",
+    ControllerDied: "controller-died",
     NodeDied: NODE_DIED,
     NoRoom: NO_ROOM,
     StoreError: STORE_UNAVAILABLE,
@@ -118,7 +136,7 @@ def storable(text: str) -> str:
 def is_infrastructure_error(error: BaseException) -> bool:
     """Whether an error comes from disks, networks, memory or other processes, so that a retry may succeed."""
     return (
-        isinstance(error, OSError | MemoryError | RankDied | NoRoom)
+        isinstance(error, OSError | MemoryError | RankDied | ControllerDied | NoRoom)
         or type(error).__module__.partition(".")[0] == "ray"
         or _is_consequence(error)
     )

@@ -213,6 +213,8 @@ def test_death_of_driver_or_controller_ends_ranks_and_frees_their_cpus(
     assert [attempt.state for attempt in attempts] == ["failed", "failed"]
     assert attempts[0].error is not None
     assert "SIGKILL" in attempts[0].error.message
+    assert attempts[1].error is not None
+    assert attempts[1].error.type == "controller-died"
     until(lambda: not (served.ranks() or served.drivers(job.id)) or None, "the processes' end")
     until(lambda: client.cluster().used_cpus == 0 or None, "free CPUs")
 

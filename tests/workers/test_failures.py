@@ -28,6 +28,7 @@ from service.protocol import NO_ROOM, STORE_UNAVAILABLE, ErrorReport
 from workers.failures import (
     NON_RETRYABLE,
     RankDied,
+    controller_failure,
     describe,
     find_cause,
     is_infrastructure_error,
@@ -52,6 +53,8 @@ from workers.heartbeats import Heartbeats
         (torch.OutOfMemoryError("CUDA out of memory."), False, False),
         (OutOfMemoryError("killed"), False, True),
         (MemoryError(), False, True),
+        (controller_failure(ActorDiedError()), False, True),
+        (controller_failure(OutOfMemoryError("killed")), False, True),
         # Ranks that cannot be started are an infrastructure error for any wrapped error.
         (ControllerError(RuntimeError("no device")), False, True),
     ],
