@@ -35,9 +35,11 @@ def available_memory() -> int:
 
     Cached files do not count as used, because the system frees their memory when needed.
     """
-    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     machine = _pairs(_MACHINE)
-    memory = machine.get("MemAvailable:", memory >> 10) << 10
+    if "MemAvailable:" in machine:
+        memory = machine["MemAvailable:"] << 10
+    else:  # macOS only tells how much there is
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     for group in _groups("memory"):
         limit = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
         used = _words(group / "memory.current") or _words(group / "memory.usage_in_bytes")

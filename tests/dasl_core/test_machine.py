@@ -70,6 +70,17 @@ def test_limit_limits_memory(cgroups: Path, process: str, limit: str, used: str)
     assert available_memory() > 1 << 20
 
 
+def test_memory_of_a_system_that_does_not_tell_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As macOS, where the first checkpoint of a training raised a ValueError."""
+    monkeypatch.setattr(machine, "_MACHINE", tmp_path / "none")
+    monkeypatch.setattr(machine, "_PROCESS", tmp_path / "none")
+    sizes = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", lambda name: sizes[name])
+    assert available_memory() == 500 * 4096
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
 def test_freed_memory_is_kept() -> None:
     script = """
