@@ -29,7 +29,8 @@ _EVERY_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 # Memory that the system cannot take back, unlike that of mapped files.
 _KINDS = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
-_RESIDENT = ("VmRSS:", "VmSwap:")
+_ROLLUP = "smaps_rollup"
+_RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
 
 
 def limit_gb() -> float:
@@ -51,7 +52,7 @@ def exceeds(process: psutil.Process, limit: float) -> bool:
     """Whether a process and its descendants take more bytes; what they share counts once, mapped files not at all."""
     with suppress(psutil.NoSuchProcess):
         family = [process, *_descendants(process)]
-        # What is resident or swapped is at least as much, and costs a hundredth of the time to read.
+        # Without shares of what others have, too, it is at least as much, and costs a hundredth of the time to read.
         return _sum(family, _resident) > limit and _sum(family, _own_bytes) > limit
     return False
 
@@ -89,8 +90,10 @@ def _resident(process: psutil.Process) -> int:
 
 def _own_bytes(process: psutil.Process) -> int:
     try:
-        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii").splitlines()
+        lines = Path(f"/proc/{process.pid}/{_ROLLUP}").read_text("ascii").splitlines()
     except OSError:  # it has ended, or this is not Linux
+        return _resident(process)
+    if not any(line.startswith(_KINDS[0]) for line in lines):  # Linux before 5.3
         return _resident(process)
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_KINDS))
 

@@ -111,9 +111,14 @@ sys.stdin.read()
         ),
     ],
 )
+@pytest.mark.parametrize("kernel", ["now", "before 5.3", "without smaps_rollup"])
 def test_memory_is_that_of_all_processes_without_mapped_files(
-    tmp_path: Path, held: str, counts: bool
+    tmp_path: Path, held: str, counts: bool, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if kernel == "before 5.3":
+        monkeypatch.setattr(memory_limit, "_KINDS", ("None_Anon:", "None_Shmem:", "SwapPss:"))
+    elif kernel == "without smaps_rollup":
+        monkeypatch.setattr(memory_limit, "_ROLLUP", "none")
     file = tmp_path / "file"
     file.write_bytes(b"x" * (64 << 20))
     command = [sys.executable, "-c", HOLDS.format(held), str(file)]
