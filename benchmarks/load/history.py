@@ -115,6 +115,7 @@ def write_history(
                     "finished_at": None if status == "queued" else began + timedelta(hours=1),
                     "attempt": 0 if status == "queued" else 1,
                     "restarts": 0,
+                    "thinned": status != "queued",
                     "next_event": 2 if status == "queued" else len(_EVENTS) + 1,
                     "token_id": token.id,
                     "account_id": token.id,

@@ -148,7 +148,11 @@ def oldest_waits(session: Session) -> dict[str, datetime | None]:
         for name, row in _TASKS.items()
     } | {
         "finalizing": select(func.min(Attempt.finished_at)).where(~Attempt.settled, ended),
-        "thinning": select(func.min(Job.finished_at)).where(text(UNTHINNED)),
+        # The first in line: the earliest end of all would be read from each of a long backlog.
+        "thinning": select(Job.finished_at)
+        .where(text(UNTHINNED), Job.finished_at.is_not(None))
+        .order_by(Job.id)
+        .limit(1),
         "webhooks": select(func.min(WebhookDelivery.queued_at)).where(text(PENDING_DELIVERY)),
     }
     marked = [at for each in deleted if (at := session.scalar(each)) is not None]
