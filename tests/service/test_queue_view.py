@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from service.cluster import queue as queue_view
+from service.db import leases
 from service.db.models import ClusterSnapshot
 from service.scheduling import window
 from service.scheduling.dispatcher_report import DispatcherReport, StoreReport
@@ -119,3 +120,18 @@ def test_queue_counts_but_hides_other_tenants(api: Api) -> None:
     assert (cluster["queued"], [job["id"] for job in cluster["queue"]]) == (1, [mine])
     assert cluster["queue"][0]["reason"].startswith("Waiting for 1 CPU: 4 of 4 CPUs are in use")
     assert job not in api.client.get("/v1/cluster").text
+
+
+def test_decisions_of_a_dispatcher_that_ended_are_not_shown(api: Api) -> None:
+    """The queue went on to promise a start by a time that had passed."""
+    api.dataset()
+    snapshot(api, cpus=4)
+    api.submit(resources={"cpus_per_worker": 64})
+    decide(api)
+    [decided] = queue_of(api)
+    assert decided["waits_for"] == "machines"
+    with api.database.write() as session:
+        leases.release_lease(session, leases.DISPATCHER_LEASE, "decides")
+    [waiting] = queue_of(api)
+    assert waiting["waits_for"] is None
+    assert waiting["reason"].startswith("No dispatcher runs at the moment")

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from service.db import leases
+from service.db.leases import DISPATCHER_LEASE, MAX_LEASE
 from service.db.session import Database
 from service.scheduling import admission, window
 from service.scheduling import repository as scheduling
@@ -15,6 +17,7 @@ def store_decisions(database: Database) -> None:
     """Store what a dispatcher would decide by the last snapshot; nothing starts."""
     now = datetime.now(UTC)
     with database.write() as session:
+        assert leases.take_lease(session, DISPATCHER_LEASE, "decides", MAX_LEASE)
         saved = scheduling.snapshot(session)
         assert saved is not None
         cluster = scheduling.known_cluster(session, saved)
