@@ -5,6 +5,7 @@ import json
 import os
 import posixpath
 import shutil
+import socket
 import tarfile
 import unicodedata
 import zipfile
@@ -733,6 +734,81 @@ def test_saved_data_set_opens_no_file_outside(tmp_path: Path) -> None:
     assert source.open(first).read() == content(0)
     with pytest.raises(ValueError, match="outside the folders"):
         source.open(second)
+
+
+def test_other_columns_of_a_saved_data_set_open_nothing(tmp_path: Path) -> None:
+    """A second column of images named files of other tenants and addresses, which the library opened."""
+    (mine := tmp_path / "mine").mkdir()
+    (secret := tmp_path / "secret.png").write_bytes(content(1))
+    with socket.socket() as address:
+        address.bind(("127.0.0.1", 0))
+        address.listen()
+        web = f"http://127.0.0.1:{address.getsockname()[1]}/"
+        probes = [str(secret), str(tmp_path / "absent.png"), web]
+        stored = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+        rows = pyarrow.table(
+            {
+                "image": pyarrow.array([{"bytes": content(0), "path": None}] * len(probes), stored),
+                "probe": pyarrow.array(
+                    [{"bytes": None, "path": probe} for probe in probes], stored
+                ),
+            }
+        )
+        features = datasets.Features(image=datasets.Image(), probe=datasets.Image())
+        about = datasets.DatasetInfo(features=features)
+        # Saving a Dataset would copy the files.
+        with (
+            pyarrow.OSFile(str(mine / "data.arrow"), "wb") as file,
+            pyarrow.ipc.new_stream(file, rows.schema) as writer,
+        ):
+            writer.write_table(rows)
+        about.write_to_directory(mine)
+        state = {"_data_files": [{"filename": "data.arrow"}], "_fingerprint": "x"}
+        (mine / "state.json").write_text(json.dumps(state))
+        options = SourceOptions(image_column="image")
+        index = ingest_folder(str(mine), allowed=ReadableFolders([mine]), options=options)
+        assert len(index) == 3, "none is skipped, whatever is at the other path"
+        address.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            address.accept()
+        labels = SourceOptions(image_column="image", label_column="probe")
+        with pytest.raises(ValueError, match="column 'probe', of the type Image, is no label"):
+            ingest_folder(str(mine), allowed=ReadableFolders([mine]), options=labels)
+
+
+@pytest.mark.parametrize("offset", [1 << 30, -8])
+def test_offsets_beyond_a_saved_data_set_are_refused(tmp_path: Path, offset: int) -> None:
+    """Arrow read from there, and the report showed the memory of the process as names of classes."""
+    labels = [f"class {number}" for number in range(40)]
+    images = [{"bytes": content(number % 20), "path": None} for number in range(40)]
+    features = datasets.Features(image=datasets.Image(), label=datasets.Value("string"))
+    saved = datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
+    saved.save_to_disk(tmp_path / "saved")
+    [arrow] = (tmp_path / "saved").glob("*.arrow")
+    stored = arrow.read_bytes()
+    ends = np.cumsum([0, *map(len, labels)]).astype("<i4").tobytes()
+    assert stored.count(ends) == 1
+    changed = bytearray(ends)
+    changed[4 * 20 : 4 * 21] = np.array([offset], "<i4").tobytes()
+    arrow.write_bytes(stored.replace(ends, bytes(changed)))
+    with pytest.raises(ValueError, match=r"arrow is damaged: "):
+        ingest_folder(str(tmp_path / "saved"))
+
+
+def test_compressed_saved_data_set_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may inflate without a bound."""
+    monkeypatch.setattr("dasl_core.data.sources.huggingface._MOST_JSON", 1 << 20)
+    table(tmp_path).save_to_disk(tmp_path / "saved")
+    [arrow] = (tmp_path / "saved").glob("*.arrow")
+    rows = pyarrow.table({"image": pyarrow.array([b"\0" * (4 << 20)])})
+    with pyarrow.OSFile(str(arrow), "wb") as file:
+        zipped = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+        with pyarrow.ipc.new_stream(file, rows.schema, options=zipped) as writer:
+            writer.write_table(rows)
+    with pytest.raises(ValueError, match="is compressed; save the data set without"):
+        ingest_folder(str(tmp_path / "saved"))
 
 
 @pytest.mark.parametrize("way", ["absolute", "above", "link", "split", "pipe", "no JSON", "no key"])

@@ -63,9 +63,8 @@ class HuggingFaceSource(Source, kind="huggingface"):
         lister = Lister(on_listed)
         label, group = lister.choose_columns(self.uri, table.column_names, image, self.options)
         names = getattr(table.features[label], "names", ()) if label is not None else ()
-        labels, groups = (
-            [None] * len(table) if column is None else table[column] for column in (label, group)
-        )
+        labels = self._texts(table, label, "no label; name another column, or use --no-labels")
+        groups = self._texts(table, group, "no group; name another column")
         digits = len(str(len(table)))
         stamp = int.from_bytes(table._fingerprint.encode()[:7], "little")
         for position, (value, group_value) in enumerate(zip(labels, groups, strict=True)):
@@ -73,12 +72,24 @@ class HuggingFaceSource(Source, kind="huggingface"):
             lister.add(Entry(f"{position:0{digits}}", -1, stamp, 0, position, *names_of))
         return lister.listing()
 
+    def _texts(self, table: Any, column: str | None, refusal: str) -> list[Any]:
+        """Return the values of a column of labels or groups, which name no files."""
+        if column is None:
+            return [None] * len(table)
+        feature = table.features[column]
+        if not isinstance(feature, self._library.Value | self._library.ClassLabel):
+            kind = type(feature).__name__
+            raise ValueError(f"{self.uri}: column {column!r}, of the type {kind}, is {refusal}")
+        return list(table.data.column(column).to_pylist())
+
     def open(self, entry: Entry) -> BinaryIO:
         table, column = self._table
-        value = table[entry.offset][column]
+        # The stored value, of this column alone: the library reads whatever file or address an image names.
+        value = table.data.column(column)[entry.offset].as_py()
         content = value.get("bytes") if isinstance(value, dict) else value
-        if content is None and isinstance(value, dict) and value.get("path"):
-            folder, name = os.path.split(os.path.abspath(value["path"]))
+        path = value.get("path") if isinstance(value, dict) else value
+        if isinstance(path, str) and path and not isinstance(content, bytes):
+            folder, name = os.path.split(os.path.abspath(path))
             return LocalStorage(folder, "follow", self.allowed).open(name)
         if not isinstance(content, bytes):
             raise ValueError("the row has no image")
@@ -86,7 +97,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
 
     @cached_property
     def _table(self) -> tuple[Any, str]:
-        """The table with undecoded images, and the image column."""
+        """The table and its column of images, of which nothing is to be read by the library: it decodes them."""
         if remote_scheme(self.uri) is None:
             table = self._load_saved()
         else:
@@ -116,7 +127,7 @@ class HuggingFaceSource(Source, kind="huggingface"):
                 f"{self.uri} has {len(images)} columns of images; name one with image_column: "
                 f"{', '.join(table.column_names)}"
             )
-        return table.cast_column(column, self._library.Image(decode=False)), column
+        return table, column
 
     def _load_saved(self) -> Any:
         """Load a saved data set. `load_from_disk` would read what its JSON names, wherever that is."""
@@ -140,10 +151,29 @@ class HuggingFaceSource(Source, kind="huggingface"):
             with storage.open(folder + _plain(part["filename"])) as file:
                 # The file that was checked, whatever its name stands for by now.
                 mapped = pa.memory_map(f"/dev/fd/{file.fileno()}")
-                parts.append(pa.ipc.open_stream(mapped).read_all())
+                parts.append(_stored(pa, mapped, part["filename"]))
         about = self._library.DatasetInfo.from_dict(info)
         table = pa.concat_tables(parts)
         return self._library.Dataset(table, info=about, fingerprint=str(state["_fingerprint"]))
+
+
+def _stored(pa: Any, mapped: Any, name: str) -> Any:
+    """Return the table of an Arrow file as it is stored; a ValueError if it is damaged, or larger than the file.
+
+    Arrow trusts the offsets in a file: without the check they may lead to any memory of this process.
+    """
+    batches, size = [], 0
+    try:
+        with pa.ipc.open_stream(mapped) as reader:
+            for batch in reader:
+                size += batch.get_total_buffer_size()
+                if size > mapped.size() + _MOST_JSON:
+                    raise ValueError(f"{name} is compressed; save the data set without compression")
+                batch.validate(full=True)
+                batches.append(batch)
+            return pa.Table.from_batches(batches, reader.schema)
+    except pa.ArrowException as error:
+        raise ValueError(f"{name} is damaged: {error}") from error
 
 
 def _read_json(storage: LocalStorage, path: str) -> Any:
