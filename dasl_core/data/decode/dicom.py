@@ -1,5 +1,7 @@
 """DICOM images: the first frame, in the units of the modality (such as Hounsfield units)."""
 
+import math
+import os
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from dasl_core.data.decode.reasons import optional_module
 PREFIX, PREFIX_AT = b"DICM", 128
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _IMPLICIT = "1.2.840.10008.1.2"
+_MOST_BESIDES = 64 << 20  # other elements, such as overlays and a report
 # "Float Pixel Data" and "Double Float Pixel Data".
 _FLOAT_PIXELS, _DOUBLE_PIXELS = 0x7FE00008, 0x7FE00009
 _NEEDED = ("Rows", "Columns", "BitsAllocated", "SamplesPerPixel", "PhotometricInterpretation")
@@ -88,7 +91,11 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
         if meta.get("TransferSyntaxUID") == _DEFLATED:
             raise ValueError("the image is a deflated DICOM file; store it without deflation")
     file.seek(0)
-    dataset = pydicom.dcmread(file, stop_before_pixels=not pixels, force=not has_prefix)
+    dataset = pydicom.dcmread(file, stop_before_pixels=True, force=not has_prefix)
+    if pixels:
+        _check_size(dataset, file.seek(0, os.SEEK_END))
+        file.seek(0)
+        dataset = pydicom.dcmread(file, force=not has_prefix)
     if missing := [name for name in _NEEDED if dataset.get(name) is None]:
         raise ValueError(f"the image is DICOM without {', '.join(missing)}")
     if pixels and not any(name in dataset for name in ("PixelData", _FLOAT_PIXELS, _DOUBLE_PIXELS)):
@@ -97,6 +104,14 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
     if "TransferSyntaxUID" not in dataset.file_meta:
         dataset.file_meta.TransferSyntaxUID = pydicom.uid.UID(_IMPLICIT)
     return dataset
+
+
+def _check_size(dataset: Any, size: int) -> None:
+    """Check that a file has about as many bytes as its pixels need, before it is read."""
+    factors = ("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated")
+    bits = math.prod(int(dataset.get(name) or 1) for name in factors)
+    if size > bits // 8 + _MOST_BESIDES:
+        raise ValueError(f"the image is DICOM of {size:,} bytes, and its pixels need {bits // 8:,}")
 
 
 def _describe(dataset: Any) -> Header:
