@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +49,8 @@ def test_unfinished_requests_are_closed(tmp_path: Path, monkeypatch: pytest.Monk
         whole + whole[:-9]: b"HTTP/1.1 200",
         body: b"HTTP/1.1 408",
     }
+    # The rest of a body that no endpoint reads, of which a byte comes after the answer.
+    early = b"GET /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
     with socket.socket() as listener, ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
         api = ApiThread(settings, Database(settings.database_url), listener)
@@ -60,6 +62,37 @@ def test_unfinished_requests_are_closed(tmp_path: Path, monkeypatch: pytest.Monk
             client.sendall(content)
             answer = b"".join(iter(partial(client.recv, 1024), b""))
             assert answer[: len(expected) or None] == expected, content
+        client = stack.enter_context(socket.create_connection(address, timeout=30))
+        client.sendall(early)
+        assert client.recv(1024).startswith(b"HTTP/1.1 200")
+        client.sendall(b"{")
+        with suppress(ConnectionResetError):
+            assert b"HTTP/1.1" not in b"".join(iter(partial(client.recv, 1024), b""))
+
+
+def test_answer_that_nobody_reads_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of them, which need no token, took the memory of the API for good."""
+    monkeypatch.setattr(headers, "READ_SECONDS", 0.3)
+    dropped = threading.Event()
+    monkeypatch.setattr(headers.TimedHeaders, "connection_lost", lambda *_: dropped.set())
+    settings = Settings(home=tmp_path)
+    upgrade(settings.database_url)
+    with socket.socket() as listener, socket.socket() as client:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        api = ApiThread(settings, Database(settings.database_url), listener)
+        api.start()
+        try:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(listener.getsockname())
+            client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
+
+            wait_for(dropped.is_set)
+            assert len(b"".join(iter(partial(client.recv, 1024), b""))) < 100_000
+        finally:
+            api.stop()
 
 
 def test_api_thread_is_stuck_while_its_event_loop_is_blocked(tmp_path: Path) -> None:
