@@ -503,6 +503,23 @@ def test_large_chunk_is_refused_and_other_bodies_stay_small(
     assert refused(answer, 413)["limit"] == api.settings.max_body_bytes
 
 
+def test_declared_size_reserves_little_room(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte every ten minutes kept the whole disk for an upload that never came."""
+    free = 10 << 30
+    monkeypatch.setattr(free_space, "free_bytes", lambda _: free_space.FULL_BYTES + free)
+    assert begin(api, free, name="declared").status_code == 201
+
+    def sent(received: int) -> None:
+        with api.database.write() as session:
+            row = session.scalars(select(Dataset).where(Dataset.upload_size == free)).one()
+            row.upload_received, row.upload_received_at = received, datetime.now(UTC)
+
+    sent(1)
+    assert begin(api, free * 9 // 10, name="real").status_code == 201
+    sent(free // 20)
+    refused(begin(api, free * 9 // 10, name="too large"), 507, None, "storage-full")
+
+
 def test_full_disk_loses_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset_id = begin(api, len(CONTENT)).json()["id"]
     part = Path(show(api, dataset_id)["uri"]).with_name(".birds.tar.part")

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, bindparam, case, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, Token, UploadChunk
@@ -12,6 +12,7 @@ from service.db.rows import changed
 from service.outbox import repository as outbox
 from service.states import DatasetState
 
+_AHEAD, _AHEAD_BYTES = 10, 64 << 20
 _UPLOADING = (Dataset.state == DatasetState.UPLOADING, Dataset.deleted_at.is_(None))
 _IS_COMPLETE = Dataset.upload_received == Dataset.upload_size
 
@@ -57,10 +58,15 @@ def chunks(session: Session, dataset_id: str) -> Sequence[UploadChunk]:
 
 
 def outstanding_bytes(session: Session, since: datetime) -> int:
-    """Return the missing bytes of unfinished uploads that got a chunk after a time."""
-    missing = func.sum(Dataset.upload_size - Dataset.upload_received)
+    """Return the missing bytes of unfinished uploads that got a chunk after a time.
+
+    Of each at most `_AHEAD` times what it has received: a declared size costs nothing.
+    """
+    missing = Dataset.upload_size - Dataset.upload_received
+    proven = _AHEAD * Dataset.upload_received + _AHEAD_BYTES
+    reserved = func.sum(case((missing < proven, missing), else_=proven))
     active = (Dataset.upload_received > 0, Dataset.upload_received_at > since)
-    return int(session.scalar(select(missing).where(*_UPLOADING, *active)) or 0)
+    return int(session.scalar(select(reserved).where(*_UPLOADING, *active)) or 0)
 
 
 def of_tenant(tenant: str) -> ColumnElement[bool]:
