@@ -168,11 +168,8 @@ class IngestPolicy(RerunPolicy):
         super().__init__(context, context.entrypoints.ingest, "ingest", rules)
 
     def due(self, session: Session) -> Sequence[str]:
-        """Return the data sets to ingest next.
-
-        After a loss of Ray, ingests run one after the other, so that only the one that causes it is lost again.
-        """
-        most = 1 if ingests.any_was_lost(session) else self._context.settings.runs_at_once
+        """Return the data sets to ingest next."""
+        most = self._context.settings.runs_at_once
         return ingests.awaiting_ingest(session, most, self.pausing())
 
     def live(self, session: Session) -> Sequence[WatchedRun]:

@@ -84,23 +84,27 @@ AWAITED = select(Dataset.id).where(
     _ingest_is(DatasetState.PENDING, DatasetState.INGESTING), Dataset.deleted_at.is_(None)
 )
 """Data sets whose ingest runs or is due."""
+_MOST_LOST = 1000
 _LOST = (
-    select(IngestRun.number)
-    .join(Dataset, Dataset.id == IngestRun.owner)
+    select(Dataset.id, Dataset.tenant, _ingest_is(DatasetState.INGESTING).label("runs"))
+    .distinct()
+    .join(IngestRun, IngestRun.owner == Dataset.id)
     .where(
         IngestRun.state == AttemptState.LOST,
         IngestRun.number > Dataset.ingest_after,
         _ingest_is(DatasetState.PENDING, DatasetState.INGESTING),
         Dataset.deleted_at.is_(None),
     )
-    .limit(1)
+    .order_by(Dataset.id)
+    .limit(_MOST_LOST)
 )
 
 
 def awaiting_ingest(session: Session, most: int, without: Collection[str] = ()) -> Sequence[str]:
     """Return the ids of the data sets to ingest next: tenants take turns.
 
-    A tenant's oldest request, a registration or a refresh, is next.
+    A tenant's oldest request, a registration or a refresh, is next. After a loss of Ray, the data sets whose ingest was
+    lost run one after the other, so that the one that causes it is found, and their tenants ingest nothing beside.
 
     Args:
         most: limit of running ingests (`take_turns`); ingests of deleted data sets count until they are stopped.
@@ -109,8 +113,11 @@ def awaiting_ingest(session: Session, most: int, without: Collection[str] = ()) 
     running = Counter(session.scalars(_TENANTS_INGESTING))
     if running.total() >= most:
         return []
-    rows = session.execute(_FIRST_PENDING, {"most": most, "without": [*without]})
-    waiting = [(tenant, dataset_id) for tenant, dataset_id in rows]
+    lost = session.execute(_LOST).all()
+    turn = next((each.id for each in lost if each.runs), lost[0].id if lost else None)
+    held, later = {each.tenant for each in lost}, [each.id for each in lost if each.id != turn]
+    rows = session.execute(_FIRST_PENDING, {"most": most, "without": [*without, *later]})
+    waiting = [(tenant, id) for tenant, id in rows if tenant not in held or id == turn]
     tenants = {tenant for tenant, _ in waiting}
     began = _last_ingests(session, tenants) if len(tenants) > 1 else {}
     return take_turns(waiting, running, began, most)
@@ -181,11 +188,6 @@ def request_ingest(session: Session, dataset: Dataset, token_id: str) -> None:
 def ingest_after(session: Session, dataset_id: str) -> int:
     """Return the number of the last run before the newest ingest of a data set."""
     return session.get_one(Dataset, dataset_id).ingest_after
-
-
-def any_was_lost(session: Session) -> bool:
-    """Whether Ray has lost a run of an ingest that is pending or running."""
-    return session.scalar(_LOST) is not None
 
 
 def end_ingest(

@@ -530,6 +530,18 @@ def test_ingest_that_takes_ray_down_each_time_fails(world: World) -> None:
     assert world.executor.is_running(world.run_id(later))
 
 
+def test_lost_ingests_of_a_tenant_do_not_hold_those_of_others(world: World) -> None:
+    """They took the only place for all tenants for as long as they ran."""
+    mine = [world.add_dataset() for _ in range(2)]
+    world.tick()
+    restart_ray(world)
+    assert sum(world.dataset(each).state == "ingesting" for each in mine) == 1
+    other = world.add_dataset(tenant="other")
+    world.tick()
+    assert world.executor.is_running(world.run_id(other))
+    assert sum(world.dataset(each).state == "ingesting" for each in mine) == 1
+
+
 def test_ingest_that_ray_has_not_accepted_is_submitted_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
