@@ -27,10 +27,20 @@ VARIABLE = "DASL_TASK_MEMORY_GB"
 _LEAST_GB = 2.0
 _EVERY_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
+# Share of the memory that is free at the start of a task, below which half of the limit counts.
+_RESERVE = 1 / 8
 # Memory that the system cannot take back, unlike that of mapped files.
 _KINDS = ("Pss_Anon:", "Pss_Shmem:", "SwapPss:")
 _ROLLUP = "smaps_rollup"
 _RESIDENT = ("RssAnon:", "RssShmem:", "VmSwap:")
+
+
+class TooMuchMemory(Exception):
+    """A task took more than `limit` gigabytes and was ended."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit)
+        self.limit = limit
 
 
 def limit_gb() -> float:
@@ -55,6 +65,11 @@ def exceeds(process: psutil.Process, limit: float) -> bool:
         # Without shares of what others have, too, it is at least as much, and costs a hundredth of the time to read.
         return _sum(family, _resident) > limit and _sum(family, _own_bytes) > limit
     return False
+
+
+def _is_scarce(reserve: float) -> bool:
+    """Whether the machine has less memory left, of which Ray's monitor would take processes of trainings."""
+    return available_memory() < reserve
 
 
 def _sum(family: list[psutil.Process], size: Callable[[psutil.Process], int]) -> int:
@@ -110,37 +125,42 @@ def _ends_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def run(arguments: list[str], limit: float) -> int | None:
-    """Run a module of `workers`; return its exit code, as a shell has it, or `None` if it was killed beyond the limit.
+def run(arguments: list[str], limit: float) -> int:
+    """Run a module of `workers`; return its exit code, as a shell has it.
 
     Args:
         arguments: its name, and its arguments.
         limit: in gigabytes.
+
+    Raises:
+        TooMuchMemory: it was killed beyond the limit, or beyond half of it where memory is scarce.
     """
     python = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
     command = [*python, "-m", f"workers.{arguments[0]}", *arguments[1:]]
     with subprocess.Popen(command, preexec_fn=_ends_with_parent) as child:
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-        process = psutil.Process(child.pid)
+        process, reserve = psutil.Process(child.pid), available_memory() * _RESERVE
         while True:
             with suppress(subprocess.TimeoutExpired):
                 code = child.wait(_EVERY_SECONDS)
                 # The dispatcher tells by it whether the task was ended from outside.
                 return code if code >= 0 else 128 - code
-            if exceeds(process, limit * 10**9):
+            # Tasks that start together may each stay below the limit, and take all memory together.
+            most = limit / 2 if _is_scarce(reserve) else limit
+            if exceeds(process, most * 10**9):
                 _end(process)
-                return None
+                raise TooMuchMemory(most)
 
 
-def main() -> int:
-    """Run the command line, and return the exit code."""
-    limit = limit_gb()
-    code = run(sys.argv[1:], limit)
-    if code is None:
-        logger.error("%s took more than %.2g GB of memory and was ended", sys.argv[1], limit)
-        code = run([*sys.argv[1:], "--exceeded", f"{limit:.2g}"], math.inf)
-    return 1 if code is None else code
+def run_or_report(arguments: list[str]) -> int:
+    """Run a task as `run` does; report to the API if it took too much, and return the exit code."""
+    try:
+        return run(arguments, limit_gb())
+    except TooMuchMemory as ended:
+        limit = f"{ended.limit:.2g}"
+        logger.error("%s took more than %s GB of memory and was ended", arguments[0], limit)
+    return run([*arguments, "--exceeded", limit], math.inf)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_or_report(sys.argv[1:]))

@@ -19,12 +19,11 @@ from service.client.attempt_token import read_attempt_token
 from service.client.worker import WorkerClient
 from service.protocol import EmbeddingSettings, ExportSettings, ModelRunReport, ModelRunStart
 from service.wire.checkpoints import FileEntry
+from workers import memory_limit
 from workers.artifacts import UPLOAD_PAUSES, download, remove_files, upload
 from workers.datasets import open_dataset
 from workers.failures import storable
 from workers.heartbeats import Heartbeats
-from workers.logs import log_to_stderr
-from workers.settings import PATIENCE_SECONDS
 from workers.task_process import run_task
 
 logger = logging.getLogger("workers.model_run")
@@ -180,43 +179,47 @@ def carry_out(client: WorkerClient, start: ModelRunStart, *, use_gpu: bool) -> N
     client.task_succeeded(ModelRunReport, result=result, uri=uri, files=run.files)
 
 
-class _OnGpu:
-    """A Ray actor with its own GPU."""
+class OnGpu:
+    """A Ray actor with its own GPU, which watches the process that does the work."""
 
     def ready(self) -> None:
         """Return once the actor runs."""
 
-    def work(self, url: str, token: str, run: str, start: dict[str, Any]) -> None:
-        """Do the work of a run in the actor."""
-        log_to_stderr(token, run=run)
-        client = WorkerClient(url, token, run, patience=PATIENCE_SECONDS)
-        try:
-            carry_out(client, ModelRunStart.model_validate(start), use_gpu=True)
-        finally:
-            client.close()
+    def work(self, arguments: list[str], access: dict[str, str]) -> int:
+        """Do the work of a run on the GPU; return the exit code.
+
+        Args:
+            arguments: of the command line of the run.
+            access: the environment variables with the address of the API and the token.
+        """
+        os.environ |= access
+        return memory_limit.run_or_report(["model_run_on_gpu", *arguments])
 
 
-def _done_on_gpu(start: ModelRunStart, run: str) -> bool:
-    """Do the work of a run on a GPU; return `False` if Ray has no free one."""
+def _code_on_gpu(options: argparse.Namespace) -> int | None:
+    """Do the work of a run on a GPU; return its exit code, `None` if Ray has no free one."""
     import ray
 
     ray.init(logging_level=logging.WARNING)
-    actor = ray.remote(_OnGpu).options(num_gpus=1, num_cpus=0, max_restarts=0).remote()
+    actor = ray.remote(OnGpu).options(num_gpus=1, num_cpus=0, max_restarts=0).remote()
     ready, _ = ray.wait([actor.ready.remote()], timeout=_GPU_PATIENCE_SECONDS)
     if not ready:
         logger.info("Ray has no free GPU; this run uses the cores of its head")
         ray.kill(actor)
         ray.shutdown()
-        return False
-    url, token = os.environ["DASL_API_URL"], read_attempt_token()
-    ray.get(actor.work.remote(url, token, run, start.model_dump(mode="json")))
-    return True
+        return None
+    names = ("DASL_API_URL", "DASL_WORKER_TOKEN")
+    access = dict(zip(names, (os.environ[names[0]], read_attempt_token()), strict=True))
+    arguments = ["--run", options.run, "--model-run", options.model_run]
+    return int(ray.get(actor.work.remote(arguments, access)))
 
 
 def _run(client: WorkerClient, options: argparse.Namespace) -> None:
     start = client.task_start(ModelRunStart)
-    if start.gpu_is_free and start.kind != "export" and _done_on_gpu(start, options.run):
-        return
+    if start.gpu_is_free and start.kind != "export":
+        code = _code_on_gpu(options)
+        if code is not None:  # it was reported there
+            sys.exit(code)
     carry_out(client, start, use_gpu=False)
 
 

@@ -14,6 +14,7 @@ import pytest
 from tests.support.polling import until
 from tests.workers.test_reporter import Home
 from workers import memory_limit
+from workers.model_run import OnGpu
 
 INGEST = ["ingest", "--run", "ds_1-1", "--dataset", "ds_1"]
 
@@ -46,6 +47,23 @@ def test_task_beyond_the_limit_is_ended_and_reported(home: Home) -> None:
         "out-of-memory",
     )
     assert report["error"]["message"].startswith("The run took more than 0.02 GB of memory")
+
+
+def test_run_on_a_gpu_is_watched_where_it_works(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its actor is no child of the process on Ray's head, which measured only itself."""
+    access = {"DASL_API_URL": home.url, "DASL_WORKER_TOKEN": "token"}
+    for name, value in {**access, "DASL_TASK_MEMORY_GB": "0.02"}.items():
+        monkeypatch.setenv(name, value)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        code = OnGpu().work(["--run", "mrun_1-1", "--model-run", "mrun_1"], access)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert code == 0
+    [(action, report)] = home.reports
+    assert (action, report["error"]["type"]) == ("finish", "out-of-memory")
 
 
 def test_task_within_the_limit_returns_its_exit_code(home: Home, tmp_path: Path) -> None:
@@ -84,6 +102,28 @@ def test_task_that_is_ended_by_a_signal_has_the_code_of_a_shell(number: int) -> 
         task.send_signal(number)
         process.communicate(timeout=60)
     assert process.returncode == 128 + number
+
+
+def test_tasks_that_start_together_leave_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had half of what was free when it started; beyond the rest Ray ends processes of trainings."""
+    free = iter([32e9, 32e9, 3e9, 3e9])  # at the start, and at each look
+    limits = []
+
+    def exceeds(_: psutil.Process, limit: float) -> bool:
+        limits.append(limit)
+        return len(limits) == 2
+
+    monkeypatch.setattr(memory_limit, "available_memory", lambda: next(free))
+    monkeypatch.setattr(memory_limit, "exceeds", exceeds)
+    monkeypatch.setattr(memory_limit, "_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setenv("DASL_WORKER_TOKEN", "token")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("DASL_API_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(memory_limit.TooMuchMemory) as ended:
+            memory_limit.run(INGEST, 16)
+    assert limits == [16e9, 8e9]
+    assert ended.value.limit == 8
 
 
 HOLDS = """
