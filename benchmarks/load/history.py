@@ -1,5 +1,6 @@
 """Fill a database as if a hundred thousand jobs had run."""
 
+import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
@@ -9,13 +10,23 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import insert, text
+from sqlalchemy import insert, text, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.schema import ScalarElementColumnDefault
 
 from dasl_core.spec import DatasetFacts, JobSpec, resolve, versions
 from service import ids
-from service.db.models import Base, Dataset, DatasetVersion, Event, Job, JobTag, Metric, Run
+from service.db.models import (
+    Base,
+    Dataset,
+    DatasetVersion,
+    Event,
+    EventCounter,
+    Job,
+    JobTag,
+    Metric,
+    Run,
+)
 from service.db.session import Database
 from service.tokens import service as tokens
 from service.tokens.schemas import Quotas
@@ -88,6 +99,7 @@ def write_history(
     resolved = [_resolved(number) for number in range(len(METHODS))]
     chance = random.Random(0)
     job_ids: list[str] = []
+    position = 0
     for first in range(0, jobs + queued, _JOBS_AT_ONCE):
         numbers = range(first, min(first + _JOBS_AT_ONCE, jobs + queued))
         rows = []
@@ -126,8 +138,11 @@ def write_history(
             _add(session, Job, rows)
             _add(session, JobTag, _tags(rows))
             _add(session, Run, _attempts(rows))
-            _add(session, Event, _events(rows))
+            events = list(_events(rows, position))
+            _add(session, Event, events)
+        position += len(events)
     with database.write() as session:
+        session.execute(update(EventCounter).values(last=position))
         for job_id in job_ids[:_JOBS_WITH_POINTS]:
             _add(session, Metric, _points(job_id, chance))
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -195,7 +210,9 @@ def _attempts(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _events(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _events(jobs: list[dict[str, Any]], after: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of jobs with the next positions, as a service has assigned them."""
+    position = itertools.count(after + 1)
     for job in jobs:
         for seq, message in enumerate(_EVENTS[: job["next_event"] - 1], start=1):
             yield {
@@ -205,6 +222,9 @@ def _events(jobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 "type": "status",
                 "message": message,
                 "data": {"attempt": 1},
+                "position": next(position),
+                "tenant": TENANT,
+                "level": "info",
             }
 
 
