@@ -23,13 +23,23 @@ def machine(*packages: str) -> dict[str, Any]:
         ).stdout.strip()
     return {
         "cores": os.cpu_count(),
-        "processor": platform.machine(),
+        "processor": _processor(),
         # A busy machine explains a slow result.
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "python": platform.python_version(),
         **{package: version(package) for package in packages},
         "commit": commit or None,
     }
+
+
+def _processor() -> str:
+    """Return the name of the processor, or its kind where the system does not tell it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def write_results(output: Path, document: dict[str, Any]) -> None:

@@ -215,7 +215,10 @@ def _difference(after: Mapping[str, float], before: Mapping[str, float]) -> dict
 
 
 def costs(phases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the processor seconds of a scrape, start, heartbeat and report, and what numbers of running jobs need."""
+    """Return the processor seconds of a scrape, start, heartbeat and report, and what numbers of running jobs need.
+
+    The dispatcher works in rounds, whatever arrives: of it the processor time per second and per start.
+    """
 
     def used(phase: str, process: str) -> float:
         return float(phases[phase]["processor_seconds"].get(process, 0.0))
@@ -224,7 +227,7 @@ def costs(phases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         return int(phases[phase]["requests"][kind]["count"])
 
     found: dict[str, Any] = {}
-    for process in ("api", "dispatcher", "database"):
+    for process in ("api", "database"):
         beat = used("heartbeats", process) / count("heartbeats", "worker heartbeat")
         reports = used("steady", process) - beat * count("steady", "worker heartbeat")
         found[process] = {
@@ -247,6 +250,10 @@ def costs(phases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             for process, each in found.items()
         }
         for jobs in SIZES
+    }
+    found["dispatcher"] = {
+        "start": used("starts", "dispatcher") / RUNNING,
+        "second": used("steady", "dispatcher") / float(phases["steady"]["seconds"]),
     }
     return found
 
