@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from service.client.attempt_token import read_attempt_token
+from service.client.attempt_token import TOKEN_VARIABLE, read_attempt_token
 from service.client.worker import WorkerClient
 from service.protocol import EmbeddingSettings, ExportSettings, ModelRunReport, ModelRunStart
 from service.wire.checkpoints import FileEntry
@@ -208,8 +208,7 @@ def _code_on_gpu(options: argparse.Namespace) -> int | None:
         ray.kill(actor)
         ray.shutdown()
         return None
-    names = ("DASL_API_URL", "DASL_WORKER_TOKEN")
-    access = dict(zip(names, (os.environ[names[0]], read_attempt_token()), strict=True))
+    access = {"DASL_API_URL": os.environ["DASL_API_URL"], TOKEN_VARIABLE: read_attempt_token()}
     arguments = ["--run", options.run, "--model-run", options.model_run]
     return int(ray.get(actor.work.remote(arguments, access)))
 

@@ -10,6 +10,8 @@ import os
 METADATA_KEY = "dasl_worker_token"
 # Also in `ray._private.runtime_env.constants`, but importing Ray takes seconds.
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+TOKEN_VARIABLE = "DASL_WORKER_TOKEN"
+"""Takes precedence over the metadata of the Ray job."""
 
 
 def read_attempt_token() -> str:
@@ -20,7 +22,7 @@ def read_attempt_token() -> str:
     Raises:
         ValueError: there is no token.
     """
-    token = os.environ.get("DASL_WORKER_TOKEN")
+    token = os.environ.get(TOKEN_VARIABLE)
     if token is None:
         job = json.loads(os.environ.get(RAY_JOB_CONFIG, "{}"))
         token = job.get("metadata", {}).get(METADATA_KEY)

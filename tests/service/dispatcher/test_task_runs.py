@@ -127,7 +127,7 @@ def test_preview_that_did_not_reach_the_api_waits_and_is_drawn_again(world: Worl
 def test_preview_has_a_time_limit(world: World, minutes: int, state: str) -> None:
     preview = world.add_preview(world.dataset_id())
     world.tick(times=2)
-    world.tick(60 * minutes)
+    world.tick(60, times=minutes)
     assert world.preview(preview).state == state
     assert world.executor.is_running(world.run_id(preview)) is (state == "running")
 
@@ -144,7 +144,7 @@ def test_task_is_not_ended_before_its_run_is_stopped(
 
     with monkeypatch.context() as patch:
         patch.setattr(world.executor, "stop", away)
-        world.tick(60 * 16)
+        world.tick(60, times=16)
     assert world.preview(preview).state == "running"
     world.tick()
     assert world.preview(preview).state == "failed"
