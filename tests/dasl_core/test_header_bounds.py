@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from dasl_core.data.decode import Header, decode, header_bounds, read_header
+from dasl_core.data.decode import Header, decode, dicom, header_bounds, read_header
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source, inflated
@@ -184,6 +184,18 @@ def test_deflated_dicom_is_refused_without_inflating_it() -> None:
     read_header(io.BytesIO(as_dicom(np.ones((8, 8), np.uint16))), "a.dcm")  # imports pydicom
     with memory_below(1 << 20), pytest.raises(ValueError, match="a deflated DICOM file"):
         read_header(io.BytesIO(content), "a.dcm")
+
+
+def test_dicom_far_larger_than_its_pixels_is_refused_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A training decodes images that the ingest did not sample: a sparse file took 4 GB of each thread."""
+    monkeypatch.setattr(dicom, "_MOST_BESIDES", 1 << 20)
+    content = as_dicom(np.ones((8, 8), np.uint16)) + bytes(50_000_000)
+    file = io.BytesIO(content)
+    decode(io.BytesIO(content[:-50_000_000]), "a.dcm", 1, "uint16")  # imports pydicom
+    with memory_below(5_000_000), pytest.raises(ValueError, match="DICOM of 50,000"):
+        decode(file, "a.dcm", 1, "uint16")
 
 
 def test_tile_that_inflates_beyond_its_size_takes_no_more_memory() -> None:
