@@ -186,15 +186,19 @@ def test_deflated_dicom_is_refused_without_inflating_it() -> None:
         read_header(io.BytesIO(content), "a.dcm")
 
 
+@pytest.mark.parametrize("claimed", [b"1000", b"9999"])
 def test_dicom_far_larger_than_its_pixels_is_refused_before_it_is_read(
-    monkeypatch: pytest.MonkeyPatch,
+    claimed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A training decodes images that the ingest did not sample: a sparse file took 4 GB of each thread."""
     monkeypatch.setattr(dicom, "_MOST_BESIDES", 1 << 20)
-    content = as_dicom(np.ones((8, 8), np.uint16)) + bytes(50_000_000)
-    file = io.BytesIO(content)
-    decode(io.BytesIO(content[:-50_000_000]), "a.dcm", 1, "uint16")  # imports pydicom
-    with memory_below(5_000_000), pytest.raises(ValueError, match="DICOM of 50,000"):
+    monkeypatch.setattr(dicom, "_MOST_PIXELS", 10 << 20)
+    whole = as_dicom(np.ones((1000, 64, 64), np.uint16), NumberOfFrames=1000)
+    frames = b"IS\x04\x00"
+    assert whole.count(frames + b"1000") == 1
+    file = io.BytesIO(whole.replace(frames + b"1000", frames + claimed) + bytes(50_000_000))
+    decode(io.BytesIO(whole), "a.dcm", 1, "uint16")  # imports pydicom
+    with memory_below(5_000_000), pytest.raises(ValueError, match="DICOM of 58,"):
         decode(file, "a.dcm", 1, "uint16")
 
 

@@ -15,6 +15,7 @@ PREFIX, PREFIX_AT = b"DICM", 128
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _IMPLICIT = "1.2.840.10008.1.2"
 _MOST_BESIDES = 64 << 20  # other elements, such as overlays and a report
+_MOST_PIXELS = 1 << 30  # of all frames, as a member of an archive
 # "Float Pixel Data" and "Double Float Pixel Data".
 _FLOAT_PIXELS, _DOUBLE_PIXELS = 0x7FE00008, 0x7FE00009
 _NEEDED = ("Rows", "Columns", "BitsAllocated", "SamplesPerPixel", "PhotometricInterpretation")
@@ -109,9 +110,12 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
 def _check_size(dataset: Any, size: int) -> None:
     """Check that a file has about as many bytes as its pixels need, before it is read."""
     factors = ("Rows", "Columns", "NumberOfFrames", "SamplesPerPixel", "BitsAllocated")
-    bits = math.prod(int(dataset.get(name) or 1) for name in factors)
-    if size > bits // 8 + _MOST_BESIDES:
-        raise ValueError(f"the image is DICOM of {size:,} bytes, and its pixels need {bits // 8:,}")
+    # A file may claim any number of frames.
+    needed = min(_MOST_PIXELS, math.prod(int(dataset.get(name) or 1) for name in factors) // 8)
+    if size > needed + _MOST_BESIDES:
+        raise ValueError(
+            f"the image is DICOM of {size:,} bytes, and its pixels may take {needed:,}; store fewer frames in a file"
+        )
 
 
 def _describe(dataset: Any) -> Header:
