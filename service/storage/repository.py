@@ -219,7 +219,7 @@ class Old:
         return self._first(session, (*self._before(before), marked), limit, without)
 
     def begin(self, session: Session, job_id: str) -> bool:
-        """Begin to remove the part of a job, which cannot be taken back from now on; False: it was before."""
+        """Begin to remove the part of a job, which cannot be taken back from now on; False: it has been."""
         lock_job(session, job_id)
         mark = session.get(Expiry, (job_id, self.what), populate_existing=True)
         if mark is not None:
