@@ -158,6 +158,7 @@ def watched(context: BrowserContext, url: str) -> Iterator[Watched]:
     try:
         yield watch
     finally:
+        # While a page is being loaded Chromium may never answer: a test whose page loads last waits for "load".
         context.close()
     assert watch.problems == []
 

@@ -96,7 +96,8 @@ def test_link_of_another_token_asks_first(opened: Watched, busy: BusyService) ->
     dialog.get_by_role("button", name="Keep").click()
     expect(page.locator(".top-bar")).not_to_contain_text("mallory")
     page.goto(address + code)
-    dialog.get_by_role("button", name="Log in").click()
+    with page.expect_event("load"):
+        dialog.get_by_role("button", name="Log in").click()
     expect(page.locator(".top-bar")).to_contain_text("mallory")
     # The browser reports the two refusals.
     assert all("409" in opened.problems.pop() for _ in range(2))
