@@ -142,7 +142,13 @@ def add_job(database: Database) -> str:
     """Add a running job."""
     now, job_id = datetime.now(UTC), ids.new_id("job")
     dataset = Dataset(
-        id=ids.new_id("ds"), tenant="t", name="d", uri="/x", state="ready", created_at=now
+        id=ids.new_id("ds"),
+        tenant="t",
+        name="d",
+        uri="/x",
+        state="ready",
+        created_at=now,
+        ingest_requested_at=now,
     )
     with database.write() as session:
         session.add(dataset)

@@ -65,7 +65,7 @@ def enqueue(session: Session, job: Job) -> None:
     """Store a new job as queued, with its first event. `job` is not added to the session."""
     job.status, job.desired = JobStatus.QUEUED, Desired.RUN
     job.attempt = job.restarts = job.infrastructure_failures = 0
-    job.next_event = 2
+    job.next_event, job.queued_at = 2, job.created_at
     values = {column.key: getattr(job, column.key) for column in _JOBS.columns}
     # Columns without a value get their default.
     row = {name: value for name, value in values.items() if value is not None}
@@ -578,6 +578,9 @@ def _move(
 ) -> bool:
     source = JobStatus(job.status)
     assert to in TRANSITIONS[source], f"no transition {source} -> {to}"
+    now = datetime.now(UTC)
+    if to == JobStatus.QUEUED:
+        columns["queued_at"] = now
     after = session.execute(
         update(Job)
         .where(Job.id == job.id, Job.status == source, Job.attempt == job.attempt)
@@ -588,7 +591,6 @@ def _move(
         return False
     session.refresh(job)
     data = {"from": source, "to": to, "attempt": job.attempt, **(data or {})}
-    now = datetime.now(UTC)
     _add_event(session, job.id, after - 1, now, "status", message, data)
     outbox.add_job_event(session, job, "status", message, now)
     return True

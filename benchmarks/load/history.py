@@ -84,6 +84,7 @@ def write_history(
                 facts=FACTS,
                 index_uri=f"{images}/index.safetensors",
                 created_at=now,
+                ingest_requested_at=now,
             )
         )
         session.flush()
@@ -123,6 +124,7 @@ def write_history(
                     "tags": document["tags"],
                     "dataset_id": dataset_id,
                     "created_at": now if status == "queued" else began,
+                    "queued_at": now if status == "queued" else began,
                     "started_at": None if status == "queued" else began,
                     "finished_at": None if status == "queued" else began + timedelta(hours=1),
                     "attempt": 0 if status == "queued" else 1,

@@ -116,6 +116,7 @@ def register(
     if not lock_tenant(session, tenant):
         raise not_found("tenant", tenant)
     limit = lock_quota(session, Token.max_pending_datasets, caller.token_id, caller.user_id)
+    now = datetime.now(UTC)
     dataset = Dataset(
         id=ids.new_id("ds"),
         tenant=tenant,
@@ -124,7 +125,8 @@ def register(
         source=request.source.model_dump(mode="json", exclude_defaults=True) or None,
         state=DatasetState.PENDING,
         token_id=caller.token_id,
-        created_at=datetime.now(UTC),
+        created_at=now,
+        ingest_requested_at=now,
     )
     prepare(dataset)
     while not add_if_new(session, dataset):

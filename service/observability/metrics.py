@@ -150,12 +150,6 @@ def stored_metrics(session: Session, counts: AttemptCounts, *, names_tenants: bo
     ]
 
 
-def _oldest_in_queue(session: Session) -> datetime | None:
-    first = repository.first_in_queue(session)
-    times = (ids.created_at(first) if first else None, repository.oldest_requeued(session))
-    return min((at for at in times if at is not None), default=None)
-
-
 class Scrape(Collector):
     """All metrics of one scrape.
 
@@ -284,7 +278,7 @@ def _dispatcher_metrics(cluster: ClusterSnapshot | None, now: datetime) -> Itera
 
 
 def _queue_metrics(session: Session, now: datetime) -> Iterator[Metric]:
-    since = {"jobs": _oldest_in_queue(session), **repository.oldest_waits(session)}
+    since = repository.oldest_waits(session)
     # Sweeps rest with everything else; that is no backlog.
     if is_silent(session, now):
         since["sweeps"] = None

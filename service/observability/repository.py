@@ -12,10 +12,9 @@ from service.db.models import (
     PENDING_DELIVERY,
     UNREMOVED,
     UNTHINNED,
-    WAITING_FIRST,
+    WAITING,
     Attempt,
     Dataset,
-    Event,
     Job,
     ModelRun,
     Preparation,
@@ -96,26 +95,6 @@ def begun_attempts(session: Session, since: datetime) -> Sequence[AttemptStart]:
     return [AttemptStart(*row) for row in rows]
 
 
-def first_in_queue(session: Session) -> str | None:
-    """Id of the oldest job that waits for its first attempt."""
-    return session.scalar(select(func.min(Job.id)).where(text(WAITING_FIRST)))
-
-
-def oldest_requeued(session: Session) -> datetime | None:
-    """Return since when the requeued job that has waited longest waits."""
-    # The index is read backwards to the job's last change of status, which takes few events.
-    queued_at = (
-        select(Event.at)
-        .where(Event.job_id == Job.id, Event.type == "status")
-        .order_by(Event.seq.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    waiting = select(queued_at.label("at")).where(Job.status == JobStatus.QUEUED, Job.attempt > 0)
-    oldest: datetime | None = session.scalar(select(func.min(waiting.subquery().c.at)))
-    return oldest
-
-
 def oldest_heartbeat(session: Session) -> datetime | None:
     """Return the oldest last heartbeat among live attempts, or the start of attempts without one."""
     sign = func.coalesce(Attempt.heartbeat_at, Attempt.created_at, type_=UtcDateTime())
@@ -137,7 +116,7 @@ def dataset_images(session: Session) -> int:
 
 
 def oldest_waits(session: Session) -> dict[str, datetime | None]:
-    """Return since when the oldest item of each queue of the dispatcher waits, without the jobs; `None`: none waits."""
+    """Return since when the oldest item of each queue of the dispatcher waits; `None`: none waits."""
     deleted = (
         select(func.min(Job.deleted_at)).where(Job.deleted_at.is_not(None)),
         select(func.min(Dataset.deleted_at)).where(text(UNREMOVED)),
@@ -147,6 +126,7 @@ def oldest_waits(session: Session) -> dict[str, datetime | None]:
         name: select(func.min(row.created_at)).where(row.state == TaskState.QUEUED)
         for name, row in _TASKS.items()
     } | {
+        "jobs": select(func.min(Job.queued_at)).where(text(WAITING)),
         "finalizing": select(func.min(Attempt.finished_at)).where(~Attempt.settled, ended),
         # The first in line: the earliest end of all would be read from each of a long backlog.
         "thinning": select(Job.finished_at)
@@ -183,14 +163,10 @@ def disabled_webhooks(session: Session) -> int:
 
 def _oldest_pending_dataset(session: Session) -> datetime | None:
     """Return since when the data set that has waited longest waits for its ingest."""
-    requested_at = func.coalesce(
-        Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
-    )
     states = (Dataset.state, Dataset.refresh_state)
     pending = or_(*(state == DatasetState.PENDING for state in states))
-    return session.scalar(
-        select(func.min(requested_at)).where(pending, Dataset.deleted_at.is_(None))
-    )
+    oldest = select(func.min(Dataset.ingest_requested_at))
+    return session.scalar(oldest.where(pending, Dataset.deleted_at.is_(None)))
 
 
 def jobs_by_tenant(session: Session, statuses: Collection[JobStatus]) -> dict[str, int]:

@@ -38,6 +38,7 @@ def make_job(database: Database, max_restarts: int = 1) -> str:
                 uri="/data",
                 state="ready",
                 created_at=now,
+                ingest_requested_at=now,
             )
         )
         session.flush()

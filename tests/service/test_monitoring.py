@@ -24,7 +24,6 @@ from service.db.models import (
     Base,
     ClusterSnapshot,
     Dataset,
-    Event,
     Job,
     Lease,
     ModelRun,
@@ -176,6 +175,23 @@ def test_tenants_are_named_only_with_a_token_and_bounded(
     assert "vision" not in api.client.get("/metrics", headers={"Authorization": ""}).text
 
 
+def test_job_waits_since_it_entered_the_queue(api: Api) -> None:
+    api.dataset()
+    long_ago = datetime.now(UTC) - timedelta(seconds=5000)
+
+    def age() -> float:
+        with api.database.write() as session:
+            session.execute(update(Job).values(queued_at=long_ago))
+        return one(scrape(api), "dasl_oldest_wait_seconds", queue="jobs")
+
+    job = api.submit()["id"]
+    assert 5000 <= age() < 7000
+    api.client.post(f"/v1/jobs/{job}/pause")
+    assert age() == 0
+    api.client.post(f"/v1/jobs/{job}/resume")
+    assert one(scrape(api), "dasl_oldest_wait_seconds", queue="jobs") < 2000
+
+
 def test_ages_include_requeued_jobs_and_waiting_data_sets(api: Api) -> None:
     dataset_id = api.dataset("other", state="pending")
     api.dataset()
@@ -186,9 +202,9 @@ def test_ages_include_requeued_jobs_and_waiting_data_sets(api: Api) -> None:
         lifecycle.finish_attempt(session, job, 1, Ending("lost", retry=Retry.FREE))
         lifecycle.requeue(session, job)
         lifecycle.append_event(session, job, "waiting", "There is no room")
-        queued = (Event.job_id == job, Event.message == "Job queued again")
-        session.execute(update(Event).where(*queued).values(at=long_ago))
-        session.execute(update(Dataset).where(Dataset.id == dataset_id).values(created_at=long_ago))
+        session.execute(update(Job).values(queued_at=long_ago))
+        requested = update(Dataset).where(Dataset.id == dataset_id)
+        session.execute(requested.values(ingest_requested_at=long_ago))
     samples = scrape(api)
     assert 5000 <= one(samples, "dasl_oldest_wait_seconds", queue="jobs") < 7000
     assert 5000 <= one(samples, "dasl_oldest_wait_seconds", queue="ingests") < 7000

@@ -324,6 +324,10 @@ def test_completion_survives_a_kill_at_any_step(stored: Api) -> None:
     dispatcher_of_uploads(stored).round()
     assert show(stored, dataset_id)["state"] == "pending"
     assert content_of(stored, dataset_id) == CONTENT
+    with stored.database.read() as session:
+        finished = session.get_one(Dataset, dataset_id)
+    # An upload that took a day has not waited for its ingest since yesterday.
+    assert finished.ingest_requested_at > dataset.ingest_requested_at == dataset.created_at
 
 
 @each_once

@@ -59,6 +59,7 @@ class Api:
         ready = state == "ready"
         folder = self.settings.home.parent / "images" / name
         folder.mkdir(parents=True, exist_ok=True)
+        now = datetime.now(UTC)
         row = Dataset(
             id=dataset_id,
             tenant=tenant,
@@ -70,7 +71,8 @@ class Api:
             if ready
             else None,
             error={"type": "empty", "message": "no images"} if state == "failed" else None,
-            created_at=datetime.now(UTC),
+            created_at=now,
+            ingest_requested_at=now,
         )
         with self.database.write() as session:
             session.add(row)

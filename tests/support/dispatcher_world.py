@@ -187,6 +187,7 @@ class World:
             uri="file:///nowhere",
             state=state,
             created_at=self.now(),
+            ingest_requested_at=self.now(),
         )
         with self.database.write() as session:
             session.add(dataset)

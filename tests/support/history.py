@@ -90,6 +90,7 @@ def _add_datasets(connection: Connection) -> None:
     for number in range(TENANTS):
         id, tenant = f"ds_live{number}", f"t{number}" if number else "default"
         values = {"uri": "file:///live", "facts": {"num_images": 9}, "created_at": now}
+        values["ingest_requested_at"] = now
         row = insert(Dataset).values(id=id, tenant=tenant, name=id, state="ready", **values)
         connection.execute(row)
 
@@ -132,6 +133,7 @@ def _rows(at: datetime) -> Iterable[tuple[type[Base], dict[str, Any]]]:
             "uri": "file:///old",
             "state": "removed",
             "version": 1,
+            "ingest_requested_at": at,
             "ingest_after": 0,
             "upload_file": {"filename": "a.zip", "sha256": "0", "fingerprint": "0"},
             "upload_size": 9,

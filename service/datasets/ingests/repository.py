@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.db.models import REMOVED, Dataset, IngestRun, Token, UtcDateTime
+from service.db.models import REMOVED, Dataset, IngestRun, Token
 from service.db.rows import changed
 from service.outbox import repository as outbox
 from service.runs import repository as runs
@@ -39,17 +39,14 @@ def count_pending(session: Session, token_id: str, user_id: str | None) -> int:
 
 def _first_pending() -> Select[*tuple[str, str]]:
     """Select the first `most` data sets of each tenant."""
-    requested_at = func.coalesce(
-        Dataset.refresh_requested_at, Dataset.created_at, type_=UtcDateTime()
-    )
-    order = (requested_at, Dataset.id)
+    order = (Dataset.ingest_requested_at, Dataset.id)
     position = func.row_number().over(partition_by=Dataset.tenant, order_by=order)
     pending = (
         select(
             Dataset.tenant,
             Dataset.id,
             position.label("position"),
-            requested_at.label("requested_at"),
+            Dataset.ingest_requested_at.label("requested_at"),
         )
         .where(
             _ingest_is(DatasetState.PENDING),
@@ -176,7 +173,7 @@ def request_ingest(session: Session, dataset: Dataset, token_id: str) -> None:
     """
     run = runs.newest(session, IngestRun, dataset.id)
     dataset.ingest_after = run.number if run is not None else 0
-    dataset.refresh_requested_at = datetime.now(UTC)
+    dataset.ingest_requested_at = datetime.now(UTC)
     dataset.refresh_token_id = token_id
     if dataset.state == DatasetState.FAILED:
         dataset.state, dataset.error = DatasetState.PENDING, None

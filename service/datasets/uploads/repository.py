@@ -95,7 +95,8 @@ def complete(session: Session, limit: int, without: Collection[str]) -> Sequence
 def finish(session: Session, dataset_id: str) -> bool:
     """Move uploading -> pending; `False` if the data set was deleted or is finished."""
     is_complete = (Dataset.id == dataset_id, *_UPLOADING, _IS_COMPLETE)
-    return _change(session, *is_complete, state=DatasetState.PENDING)
+    now = datetime.now(UTC)
+    return _change(session, *is_complete, state=DatasetState.PENDING, ingest_requested_at=now)
 
 
 def fail(session: Session, dataset_id: str, error: dict[str, str]) -> bool:

@@ -32,7 +32,7 @@ from service.db.models.jobs import (
     OLD_LOGS,
     OLD_METRICS,
     UNTHINNED,
-    WAITING_FIRST,
+    WAITING,
     Experiment,
     Expiry,
     IdempotencyKey,

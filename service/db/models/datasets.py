@@ -54,7 +54,8 @@ class Dataset(Base):
     # State of the ingest of the next version: pending, ingesting or failed; null: none was requested, or the last one ended.
     refresh_state: Mapped[str | None] = mapped_column(String(20))
     refresh_error: Mapped[Object | None]
-    refresh_requested_at: Mapped[datetime | None]
+    # When its newest ingest was requested: it was registered, its upload was complete, or somebody asked for another.
+    ingest_requested_at: Mapped[datetime]
     # The token that requested the newest ingest and whose quota it uses; null: the token that registered the data set.
     refresh_token_id: Mapped[str | None] = mapped_column(String(40))
     # The runs of the newest ingest have greater numbers; failures of earlier runs do not count.
@@ -90,7 +91,7 @@ class Dataset(Base):
         """The refresh that waits, runs or has failed."""
         if self.refresh_state is None:
             return None
-        at = self.refresh_requested_at
+        at = self.ingest_requested_at
         return {"state": self.refresh_state, "error": self.refresh_error, "requested_at": at}
 
 

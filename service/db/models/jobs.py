@@ -16,8 +16,8 @@ OLD_CHECKPOINTS = f"{_ENDED} AND NOT checkpoints_thinned"
 OLD_ARTIFACTS = f"{_ENDED} AND artifacts_removed_at IS NULL"
 OLD_METRICS = f"{_ENDED} AND metrics_removed_at IS NULL"
 OLD_LOGS = f"{_ENDED} AND logs_removed_at IS NULL"
-WAITING_FIRST = "status = 'queued' AND attempt = 0"
-"""Condition on jobs that wait for their first attempt."""
+WAITING = "status = 'queued'"
+"""Condition on jobs in the queue."""
 UNTHINNED = "attempt > 0 AND NOT thinned"
 """Condition on jobs whose metrics may have to be thinned."""
 
@@ -56,7 +56,7 @@ class Job(Base):
         Index(None, "status", "priority", "id"),
         Index(None, "token_id", "status"),
         Index(None, "account_id", "status"),
-        _some("waiting_first", WAITING_FIRST, "id"),
+        _some("waiting", WAITING, "queued_at"),
         _some("unthinned", UNTHINNED, "id"),
         _some("old_checkpoints", OLD_CHECKPOINTS, "finished_at", "id"),
         _some("old_artifacts", OLD_ARTIFACTS, "finished_at", "id"),
@@ -88,6 +88,8 @@ class Job(Base):
     dataset_version: Mapped[int] = mapped_column(default=1)
     evaluate_dataset_version: Mapped[int | None]
     created_at: Mapped[datetime]
+    # When it last entered the queue.
+    queued_at: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     attempt: Mapped[int] = mapped_column(default=0)

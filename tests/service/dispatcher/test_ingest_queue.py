@@ -126,7 +126,7 @@ def test_refresh_has_its_own_tries_and_turn(world: World) -> None:
     world.tick(100)
     with world.database.write() as session:
         ingests.request_ingest(session, session.get_one(Dataset, dataset), "tok_1")
-        session.get_one(Dataset, dataset).refresh_requested_at = world.now()
+        session.get_one(Dataset, dataset).ingest_requested_at = world.now()
     waiting = world.add_dataset()
     world.tick()
     assert started(world)[2:] == others
