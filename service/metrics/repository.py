@@ -125,6 +125,14 @@ def unthinned(session: Session, after: str, limit: int) -> list[Thinning]:
     ]
 
 
+def steps_around(session: Session, job_id: str, step: int) -> tuple[int, int]:
+    """Return the last step up to `step` and the first one after it whose loss any attempt reported; `step` if none."""
+    of_loss = (Metric.job_id == job_id, Metric.name == _LOSS)
+    before = session.scalar(select(func.max(Metric.step)).where(*of_loss, Metric.step <= step))
+    after = session.scalar(select(func.min(Metric.step)).where(*of_loss, Metric.step > step))
+    return (step if before is None else before, step if after is None else after)
+
+
 def newest_step(session: Session, job_id: str) -> int:
     """Return the greatest step whose loss any attempt reported; 0 if there is none."""
     return session.scalar(_NEWEST_STEP, {"job_id": job_id}) or 0

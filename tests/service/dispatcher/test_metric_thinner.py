@@ -234,6 +234,20 @@ def test_number_of_points_stays_bounded_while_a_job_runs(world: World) -> None:
     assert not thinned(world, job_id)[2], "it may go on"
 
 
+def test_steps_without_points_take_no_time(world: World) -> None:
+    job_id, far = running(world), 2**62
+    points = series("loss", range(1, 101)) | series("loss", range(far, far + 101))
+    report(world, job_id, 1, points)
+    status(world, job_id, "succeeded", 1)
+    thinner, _ = thinner_of(world)
+    finish(world, thinner, job_id)
+    left = shown(world, job_id)
+    early = [value for (_, step), value in points.items() if step <= 100]
+    assert {min(early), max(early)} <= {*left.values()}
+    assert {("loss", 1), ("loss", far + 100)} <= {*left}
+    assert sum(step <= 100 for _, step in left) <= 4, "those of one bucket, and the first and the last"
+
+
 def test_jobs_of_earlier_versions_are_thinned_once(world: World) -> None:
     thinner, _ = thinner_of(world)
     ended, short, never_started = running(world), running(world), world.add_job()
