@@ -7,6 +7,7 @@ processes have ended.
 
 import logging
 from datetime import datetime, timedelta
+from itertools import takewhile
 
 from pydantic import ValidationError
 
@@ -32,6 +33,8 @@ _SWEEP_AFTER = timedelta(days=1)
 _SWEEP_BACK_TO = timedelta(days=30)
 _SWEEP_EVERY = timedelta(hours=1)
 _BATCH_SIZE = 20
+# A sweep does not pass an attempt whose files cannot be read, until so many have tried.
+_SWEEP_TRIES = 3
 # An unavailable store delays the next attempt, which needs it too, for this long.
 _STORE_PATIENCE = timedelta(minutes=10)
 _STORE_PAUSE = timedelta(seconds=30)
@@ -46,6 +49,8 @@ class Adoption:
         self._failed_at: dict[str, datetime] = {}
         """When the store last failed, by submission id."""
         self._swept_at: datetime | None = None
+        self._tries: dict[str, int] = {}
+        """How many sweeps failed to examine an attempt, by submission id."""
 
     def adopt(self, attempt: AttemptView) -> bool:
         """Register the complete checkpoints that an ended attempt did not; return whether that is done.
@@ -98,19 +103,23 @@ class Adoption:
                 before=min([time - _SWEEP_AFTER, *(at for at in waiting if at is not None)]),
                 limit=_BATCH_SIZE,
             )
-        swept = []
+        failed = {attempt.submission_id: attempt for attempt in attempts}
 
         def sweep(attempt: AttemptView) -> None:
             self.sweep_attempt(attempt)
-            swept.append(attempt)
+            del failed[attempt.submission_id]
 
         for attempt in attempts:
             run_isolated(sweep, attempt, "examine the checkpoints of this attempt")
-        if swept:
+        # If all failed, the store is away, which is no try.
+        is_away = len(failed) == len(attempts)
+        self._tries = {name: self._tries.get(name, 0) + (not is_away) for name in failed}
+        stays = {name for name, tries in self._tries.items() if tries < _SWEEP_TRIES}
+        done = list(takewhile(lambda attempt: attempt.submission_id not in stays, attempts))
+        if done:
             with self._context.write() as session:
-                repository.keep_place(session, CHECKPOINT_SWEEP, Ended.from_view(attempts[-1]))
-        # If all failed, the store is away: they are examined again.
-        if len(attempts) < _BATCH_SIZE or not swept:
+                repository.keep_place(session, CHECKPOINT_SWEEP, Ended.from_view(done[-1]))
+        if len(done) < _BATCH_SIZE:
             self._swept_at = now
 
     def sweep_attempt(self, attempt: AttemptView) -> None:

@@ -177,6 +177,32 @@ def test_sweep_keeps_its_place_over_restarts(
     assert not partial.exists()
 
 
+@pytest.mark.parametrize(("failures", "is_removed"), [(1, True), (2, True), (3, False)])
+def test_sweep_comes_back_to_an_attempt_that_failed(
+    world: World, rank0: Rank0, monkeypatch: pytest.MonkeyPatch, failures: int, is_removed: bool
+) -> None:
+    jobs = [world.start_job(max_restarts=0) for _ in range(2)]
+    partial = rank0.saves(jobs[0], 100)
+    without_manifest(partial)
+    for job in jobs:
+        world.executor.kill(world.run_id(job))
+        world.tick()
+    examine, left = Adoption.sweep_attempt, [OSError("slow down")] * failures
+
+    def odd(adoption: Adoption, attempt: AttemptView) -> None:
+        if attempt.owner == jobs[0] and left:
+            raise left.pop()
+        examine(adoption, attempt)
+
+    monkeypatch.setattr(Adoption, "sweep_attempt", odd)
+    world.main_round(DAY + 100)
+    adoption = Adoption(world.dispatcher._context)
+    for _ in range(5):
+        adoption.sweep()
+        world.ahead += timedelta(hours=1)
+    assert partial.exists() != is_removed
+
+
 def test_sweep_does_not_pass_an_attempt_that_is_not_finalized(world: World, rank0: Rank0) -> None:
     jobs = [world.start_job(max_restarts=0) for _ in range(2)]
     partial = rank0.saves(jobs[0], 100)
