@@ -140,7 +140,7 @@ class Uploads:
             return
         with self._context.write() as session:
             before = time - timedelta(days=self._context.settings.keep_uploads_days)
-            deleted = repository.delete_abandoned(session, before, now)
+            deleted = repository.delete_abandoned(session, before, time)
         for dataset_id in deleted:
             logger.info("deleted %s, whose upload was not continued", dataset_id)
         self._swept_at = now

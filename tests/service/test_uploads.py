@@ -373,13 +373,17 @@ def test_abandoned_upload_is_deleted_with_its_chunks(
     finisher = dispatcher_of_uploads(stored, clock)
     finisher.round()
     assert show(stored, abandoned)["state"] == "uploading"
-    ahead = timedelta(days=7, minutes=1)
     agree(monkeypatch, clock)
-    something_happens(stored.database, clock())
-    finisher._context.take_lease()
-    finisher.round()
-    refused(stored.client.get(f"/v1/datasets/{abandoned}"), 404)
-    refused(put(stored, abandoned, CONTENT, 1000, 2000), 404)
+    # Marked, continued within a day, marked again.
+    for days, left in ((7.1, True), (8.2, True), (9.1, True), (9.3, False)):
+        ahead = timedelta(days=days)
+        something_happens(stored.database, clock())
+        finisher._context.take_lease()
+        finisher.round()
+        assert (stored.client.get(f"/v1/datasets/{abandoned}").status_code == 200) == left, days
+        if days < 8:
+            assert put(stored, abandoned, CONTENT, 1000, 2000).is_success
+    refused(put(stored, abandoned, CONTENT, 2000, 3000), 404)
     assert show(stored, complete)["state"] == "pending"
     garbage_of.round()
     assert files_of(stored, abandoned) == []
@@ -391,7 +395,8 @@ def test_upload_of_which_all_is_stored_is_not_abandoned(api: Api) -> None:
     put(api, dataset_id, CONTENT, 0, len(CONTENT))
     now = utc_now()
     with api.database.write() as session:
-        assert not repository.delete_abandoned(session, now + timedelta(days=8), now)
+        for marked in (now, now + timedelta(days=2)):
+            assert not repository.delete_abandoned(session, now + timedelta(days=8), marked)
     assert show(api, dataset_id)["state"] == "uploading"
 
 

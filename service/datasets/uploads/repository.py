@@ -1,10 +1,10 @@
 """SQL of uploads. Moves a data set out of the state `uploading` by guarded UPDATEs."""
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, case, delete, func, select, update
+from sqlalchemy import ColumnElement, bindparam, case, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.models import Dataset, Token, UploadChunk
@@ -12,6 +12,8 @@ from service.db.rows import changed
 from service.outbox import repository as outbox
 from service.states import DatasetState
 
+# How long an abandoned upload stays marked before it is deleted.
+_MARKED = timedelta(days=1)
 _AHEAD, _AHEAD_BYTES = 10, 64 << 20
 _UPLOADING = (Dataset.state == DatasetState.UPLOADING, Dataset.deleted_at.is_(None))
 _IS_COMPLETE = Dataset.upload_received == Dataset.upload_size
@@ -45,7 +47,9 @@ def advance(
         chunk: name of the chunk's object; None: the bytes are in the file.
     """
     at_start = (Dataset.id == dataset_id, *_UPLOADING, Dataset.upload_received == start)
-    moved = _change(session, *at_start, upload_received=stop, upload_received_at=now)
+    moved = _change(
+        session, *at_start, upload_received=stop, upload_received_at=now, upload_marked_at=None
+    )
     if moved and chunk is not None:
         session.add(UploadChunk(dataset_id=dataset_id, start=start, stop=stop, name=chunk))
     return moved
@@ -111,13 +115,23 @@ def fail(session: Session, dataset_id: str, error: dict[str, str]) -> bool:
 
 
 def delete_abandoned(session: Session, before: datetime, now: datetime) -> Sequence[str]:
-    """Delete the data sets whose upload is incomplete and got its last chunk before a time; return their ids."""
-    return session.scalars(
-        update(Dataset)
-        .where(*_UPLOADING, ~_IS_COMPLETE, Dataset.upload_received_at < before)
-        .values(deleted_at=now)
-        .returning(Dataset.id)
-    ).all()
+    """Mark unfinished uploads that got their last chunk before a time; delete those that were marked a day ago.
+
+    A clock that has jumped leaves a day to continue them.
+
+    Args:
+        now: by `service.storage.clock`.
+
+    Returns:
+        The ids of the deleted data sets.
+    """
+    old = (*_UPLOADING, ~_IS_COMPLETE, Dataset.upload_received_at < before)
+    at = Dataset.upload_marked_at
+    session.execute(
+        update(Dataset).where(*old, or_(at.is_(None), at > now)).values(upload_marked_at=now)
+    )
+    deleted = update(Dataset).where(*old, at <= now - _MARKED).values(deleted_at=datetime.now(UTC))
+    return session.scalars(deleted.returning(Dataset.id)).all()
 
 
 def joined(session: Session, limit: int, without: Collection[str]) -> Sequence[Dataset]:

@@ -68,6 +68,8 @@ class Dataset(Base):
     upload_size: Mapped[int | None] = mapped_column(BigInteger)
     upload_received: Mapped[int | None] = mapped_column(BigInteger)
     upload_received_at: Mapped[datetime | None]
+    # When an unfinished upload was found to be old (by `service.storage.clock`); it is deleted a day later.
+    upload_marked_at: Mapped[datetime | None]
     # The token that registered the data set and whose quota its first ingest uses.
     token_id: Mapped[str | None] = mapped_column(String(40))
     created_at: Mapped[datetime]

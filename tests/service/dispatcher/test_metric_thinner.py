@@ -245,7 +245,9 @@ def test_steps_without_points_take_no_time(world: World) -> None:
     early = [value for (_, step), value in points.items() if step <= 100]
     assert {min(early), max(early)} <= {*left.values()}
     assert {("loss", 1), ("loss", far + 100)} <= {*left}
-    assert sum(step <= 100 for _, step in left) <= 4, "those of one bucket, and the first and the last"
+    assert sum(step <= 100 for _, step in left) <= 4, (
+        "those of one bucket, and the first and the last"
+    )
 
 
 def test_jobs_of_earlier_versions_are_thinned_once(world: World) -> None:
