@@ -14,7 +14,7 @@ from service.states import DatasetState
 
 # How long an abandoned upload stays marked before it is deleted.
 _MARKED = timedelta(days=1)
-_AHEAD, _AHEAD_BYTES = 10, 64 << 20
+_AHEAD = 10
 _UPLOADING = (Dataset.state == DatasetState.UPLOADING, Dataset.deleted_at.is_(None))
 _IS_COMPLETE = Dataset.upload_received == Dataset.upload_size
 
@@ -67,7 +67,7 @@ def outstanding_bytes(session: Session, since: datetime) -> int:
     Of each at most `_AHEAD` times what it has received: a declared size costs nothing.
     """
     missing = Dataset.upload_size - Dataset.upload_received
-    proven = _AHEAD * Dataset.upload_received + _AHEAD_BYTES
+    proven = _AHEAD * Dataset.upload_received
     reserved = func.sum(case((missing < proven, missing), else_=proven))
     active = (Dataset.upload_received > 0, Dataset.upload_received_at > since)
     return int(session.scalar(select(reserved).where(*_UPLOADING, *active)) or 0)
