@@ -31,7 +31,7 @@ def as_csv(results: Results) -> str:
 
 
 def _row(table: MetricResult, result: VariantResult) -> list[object]:
-    row: list[object] = [table.metric, formula_safe(result.variant)]
+    row: list[object] = [formula_safe(table.metric), formula_safe(result.variant)]
     for part in (result.summary, result.difference):
         if part is None:
             row += [0, *[None] * (len(_SUMMARY) - 1)]

@@ -466,6 +466,7 @@ def test_results_of_any_metric_in_three_formats(api: Api) -> None:
     assert lines[0].startswith("metric,variant,n,mean,std,min,max,difference_n,difference_mean")
     assert lines[1].startswith("recall_at_1,baseline,3,0.6")
     assert len(lines) == 5
+    assert results(format="csv", metric="=1+1").text.splitlines()[1].startswith("'=1+1,baseline")
     markdown = results(format="markdown", metric="recall_at_1")
     assert markdown.headers["content-type"].startswith("text/markdown")
     assert "| dar | 3 | 0.8 | 0.1 | 0.7 to 0.9 | +0.2 (n 3) | " in markdown.text
