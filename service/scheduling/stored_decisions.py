@@ -1,7 +1,7 @@
 """The dispatcher's decisions on the first jobs of the queue, as it stores them for the API."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -31,12 +31,19 @@ def to_store(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
             job=decision.job.job_id,
             waits_for=decision.waits_for,
             reason=decision.message,
-            starts_by=decision.starts_by,
+            starts_by=_whole_minute(decision.starts_by),
         )
         for decision in decisions
     ]
     found: list[dict[str, Any]] = _STORED.dump_python(stored, mode="json")
     return found
+
+
+def _whole_minute(at: datetime | None) -> datetime | None:
+    """Round up: while a job is stopping, the time moves on each round, and nobody waits by the second."""
+    if at is None:
+        return None
+    return at + timedelta(seconds=-at.timestamp() % 60)
 
 
 def load(session: Session) -> dict[str, StoredDecision]:
