@@ -6,9 +6,9 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from dasl_core.spec.base import SpecModel
+from dasl_core.spec.base import SpecModel, problem
 from dasl_core.spec.problems import FieldProblem, Problems
 
 # Stores opened by fsspec. Not http or ftp, with which users could make the server fetch any address.
@@ -37,6 +37,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 Links = Literal["inside", "follow"]
 LONGEST_NAME = 255
 """Characters of a class's name: those of a folder's. Longer ones are texts about images."""
+_MOST_TEXT = 1 << 19
+"""Characters of all classes together, which each view of the data set has: twice those of ImageNet-21k."""
 Column = Annotated[str, Field(min_length=1, max_length=200)]
 ClassName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
 
@@ -62,6 +64,17 @@ class SourceOptions(SpecModel):
     group_column: Column | None = None
     """Column of a table or list with the group of each image, such as its patient, for
     `evaluate.holdout.group`."""
+
+    @field_validator("classes")
+    @classmethod
+    def _check_text(cls, classes: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if classes and sum(map(len, classes)) > _MOST_TEXT:
+            raise problem(
+                "has too much text",
+                f"{sum(map(len, classes))} characters",
+                f"at most {_MOST_TEXT} in all",
+            )
+        return classes
 
 
 _COLUMNS = ("image_column", "label_column", "group_column")

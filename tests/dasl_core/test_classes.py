@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from dasl_core.data.classes import label_entries, why_unlabeled
 from dasl_core.data.index import DatasetIndex
@@ -64,6 +65,12 @@ def test_text_about_an_image_is_no_class() -> None:
         ValueError, match=r"label of 300 characters.*has at most 255.*--label-column"
     ):
         label_entries(record, entries)
+
+
+def test_classes_have_a_bounded_text() -> None:
+    SourceOptions(classes=tuple(f"n{number:08d}" for number in range(22_000)))
+    with pytest.raises(ValidationError, match=r"has too much text.*at most 524288 in all"):
+        SourceOptions(classes=tuple(f"{number:0255d}" for number in range(3_000)))
 
 
 @pytest.mark.parametrize("missing", [None, ""])
