@@ -1,5 +1,6 @@
 """Checks of the database and the artifact store of a service, which need the server extra."""
 
+import errno
 from pathlib import Path
 
 from sqlalchemy import URL, inspect, make_url
@@ -58,9 +59,10 @@ def check_artifacts(root: str, database_url: str) -> Finding:
             return Finding("artifacts", "ok", f"{root} {MISSING}")
         Storage(root).check_writable()
     except ValueError as error:
-        return Finding(
-            "artifacts", "fail", str(error), "Correct DASL_ARTIFACTS_URI, or the permissions there"
-        )
+        remedy = "Correct DASL_ARTIFACTS_URI, or the permissions there"
+        if getattr(error.__cause__, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "Make room there"
+        return Finding("artifacts", "fail", str(error), remedy)
     return Finding("artifacts", "ok", f"{root} is writable")
 
 

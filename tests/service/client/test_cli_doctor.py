@@ -1,5 +1,6 @@
 """`dasl doctor` with and without a server, and every kind of failure."""
 
+import errno
 import json
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from threading import Thread
 
 import httpx
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner
 
@@ -23,6 +25,7 @@ from service.client.config import Connection
 from service.db import migrate
 from service.db.models import ClusterSnapshot, Lease
 from service.doctor import Finding, installation, local_storage, ray, server, stores
+from service.doctor.stores import check_artifacts
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport, RayReport
 from tests.support.api_server import Service, running_service
@@ -171,6 +174,15 @@ def test_outdated_tables_fail(service: Service, tmp_path: Path) -> None:
         database = report()[1]["database"]
     assert (database.state, database.remedy) == ("fail", "dasl db upgrade")
     assert f"version {migrate.head()}" in database.message
+
+
+def test_full_store_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LocalFileSystem, "pipe_file", full)
+    finding = check_artifacts(f"file://{tmp_path}", f"sqlite:///{tmp_path}/none.db")
+    assert (finding.state, finding.remedy) == ("fail", "Make room there")
 
 
 def test_unusable_local_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
