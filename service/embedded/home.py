@@ -20,6 +20,8 @@ def held(home: Path) -> Iterator[None]:
         # Private, because it contains the database, and Ray's world-readable logs contain the environment of jobs.
         home.chmod(0o700)
         lock = (home / "serve.lock").open("a+")
+    except FileExistsError:
+        raise ValueError(f"{home} (DASL_HOME) is a file, not a folder. Name a folder") from None
     except OSError as error:
         raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error
     with lock:

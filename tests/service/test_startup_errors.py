@@ -38,7 +38,11 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("variable", "value", "message"),
     [
         ("DASL_LEASE_SECONDS", "abc", "DASL_LEASE_SECONDS: Input should be a valid number"),
-        ("DASL_HOME", "{tmp}/file", "{tmp}/file (DASL_HOME) cannot be used: File exists"),
+        (
+            "DASL_HOME",
+            "{tmp}/file",
+            "{tmp}/file (DASL_HOME) is a file, not a folder. Name a folder",
+        ),
         ("DASL_HOME", "{tmp}/file/home", "(DASL_HOME) cannot be used: Not a directory"),
         ("DASL_DATABASE_URL", "sqlite:///{tmp}/text", "file is not a database"),
         ("DASL_DATABASE_URL", "mysql://u:hunter2@h/d", "DASL_DATABASE_URL names 'mysql'"),
