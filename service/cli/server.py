@@ -70,12 +70,25 @@ def restore(file: BackupFile) -> None:
     The replaced SQLite database is kept beside the new one. PostgreSQL needs pg_restore and an empty database.
     """
     with console.server_extra():
+        from sqlalchemy.exc import SQLAlchemyError
+
         from service.db.restore import restore as restore_backup
+        from service.db.session import Database
         from service.settings import read_settings
+        from service.storage.store_mark import other_root
     try:
-        replaced = restore_backup(read_settings().database_url, file)
+        settings = read_settings()
+        replaced = restore_backup(settings.database_url, file)
+        root = settings.artifacts_uri
+        try:
+            other = other_root(Database(settings.database_url), root)
+        except SQLAlchemyError:  # the tables of an older version
+            other = None
     except ValueError as error:
         raise console.fail(str(error)) from error
+    if other is not None:
+        problem = f"DASL_ARTIFACTS_URI: it is {root}, and the backup names files below {other}"
+        console.note(f"{problem}. Set it to {other}, and copy the artifacts there")
     remark = "" if replaced is None else f" The replaced database is kept as {replaced}."
     text = f"{file} is restored.{remark} `dasl serve` or `dasl db upgrade` upgrades its tables if needed."
     answer = {"restored": str(file), "replaced": None if replaced is None else str(replaced)}

@@ -1,5 +1,7 @@
 """The mark of a local artifact store: an empty folder in its place, as after an unmount, must not pass for the store."""
 
+import re
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -44,3 +46,13 @@ def check_usable(database: Database, storage: Storage) -> None:
     if missing and folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).touch()
+
+
+def other_root(database: Database, root: str) -> str | None:
+    """Return the root of files that the database names and that are not below `root`; `None` if there are none."""
+    with database.read() as session:
+        for uri in URIS:
+            is_elsewhere = ~uri.startswith(f"{root}/", autoescape=True)
+            if found := session.scalar(select(uri).where(is_elsewhere).limit(1)):
+                return re.split(r"/(?:jobs/job|datasets/ds)_", found)[0]
+    return None

@@ -296,6 +296,26 @@ def test_upgrade_of_sqlite_keeps_a_copy_to_go_back_to(url: str, tmp_path: Path) 
     migrate.upgrade(url)
 
 
+@sqlite_only
+def test_restoration_beside_other_artifacts_is_told(
+    api: Api, database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASL_DATABASE_URL", database_url)
+    api.running()
+    with database.write() as session:
+        uri = "file:///old/artifacts/datasets/ds_x/1/index"
+        session.execute(Base.metadata.tables["datasets"].update().values(index_uri=uri))
+        session.execute(Base.metadata.tables["dataset_versions"].update().values(index_uri=uri))
+    run("db", "backup", tmp_path / "dasl.backup")
+    database.dispose()
+    for root, told in (("file:///new", True), ("file:///old/artifacts", False)):
+        monkeypatch.setenv("DASL_ARTIFACTS_URI", root)
+        restored = run("db", "restore", tmp_path / "dasl.backup")
+        assert restored.exit_code == 0
+        problem = "it is file:///new, and the backup names files below file:///old/artifacts. Set"
+        assert (problem in restored.stderr) is told
+
+
 def test_folders_that_no_row_names_are_listed(
     api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
