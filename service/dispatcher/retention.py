@@ -58,9 +58,10 @@ class Retention:
         settings = self._context.settings
         with self._context.database.read() as session:
             time = removal_time(session, now)
-        if time is None and not self._waits:
+            is_new = time is None and repository.newest_time(session) is None
+        if time is None and not is_new and not self._waits:
             logger.warning("Nothing is removed for its age until the clock can be trusted")
-        self._waits = time is None
+        self._waits = time is None and not is_new
         rules: list[tuple[float | None, Old, Remove]] = [
             (settings.keep_jobs_days, repository.expired_jobs, self.delete_job),
             (settings.keep_checkpoints_days, repository.with_old_checkpoints, self.thin),

@@ -221,6 +221,14 @@ def database_clock(garbage: Garbage, monkeypatch: pytest.MonkeyPatch) -> None:
 agreeing_clocks = pytest.mark.usefixtures("database_clock")
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_clock_of_an_empty_database_is_no_warning(
+    garbage: Garbage, caplog: pytest.LogCaptureFixture
+) -> None:
+    garbage._retention.round()
+    assert "clock" not in caplog.text
+
+
 @agreeing_clocks
 def test_nothing_is_removed_by_default(api: Api, garbage: Garbage) -> None:
     worker = ended(api, "failed")
