@@ -6,7 +6,7 @@ import threading
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,12 +178,55 @@ def memory_below(most: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def test_deflated_dicom_is_refused_without_inflating_it() -> None:
-    content = as_dicom(np.zeros((4096, 4096), np.uint16), syntax=DeflatedExplicitVRLittleEndian)
+_DICOM = as_dicom(np.ones((8, 8), np.uint16))
+_PREAMBLE = 132  # with the prefix
+_SYNTAX_TAG = b"\x02\0\x10\0"
+
+
+def _deflated() -> bytes:
+    return as_dicom(np.zeros((4096, 4096), np.uint16), syntax=DeflatedExplicitVRLittleEndian)
+
+
+def _with_syntax_before(content: bytes) -> bytes:
+    """The file with another transfer syntax before its own, which pydicom takes."""
+    at = content.index(_SYNTAX_TAG)
+    return content[:at] + _SYNTAX_TAG + b"UI\x12\x001.2.840.10008.1.2\0" + content[at:]
+
+
+def _with_implicit_meta(content: bytes) -> bytes:
+    """The file with its first group without types of values, as some writers store it."""
+    at = content.index(_SYNTAX_TAG)
+    length = int.from_bytes(content[at + 6 : at + 8], "little")
+    value = content[at + 8 : at + 8 + length]
+    start = content[:_PREAMBLE] if content[128:132] == b"DICM" else b""
+    return start + _SYNTAX_TAG + length.to_bytes(4, "little") + value + content[at + 8 + length :]
+
+
+@pytest.mark.parametrize("change", [bytes, _with_syntax_before, _with_implicit_meta])
+@pytest.mark.parametrize("begin", [0, _PREAMBLE])
+def test_deflated_dicom_is_refused_without_inflating_it(
+    begin: int, change: Callable[[bytes], bytes]
+) -> None:
+    content = change(_deflated()[begin:])
     assert len(content) < 100_000
-    read_header(io.BytesIO(as_dicom(np.ones((8, 8), np.uint16))), "a.dcm")  # imports pydicom
-    with memory_below(1 << 20), pytest.raises(ValueError, match="a deflated DICOM file"):
-        read_header(io.BytesIO(content), "a.dcm")
+    read_header(io.BytesIO(_DICOM[begin:]), "a.dcm")  # imports pydicom
+    for read in (read_header, lambda file, name: decode(file, name, 1, "uint16")):
+        with memory_below(1 << 20), pytest.raises(ValueError, match="a deflated DICOM file"):
+            read(io.BytesIO(content), "a.dcm")
+
+
+@pytest.mark.parametrize("group", [b"\x02\0\x02\x01", b"\x09\0\x01\x10"])
+def test_dicom_with_much_before_its_pixels_is_refused_before_it_is_read(
+    group: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training reads headers again: what they claim may not fill the memory of each thread."""
+    monkeypatch.setattr(header_bounds, "MOST_OF_HEADER", 1 << 20)
+    element = group + b"OB\0\0" + (50_000_000).to_bytes(4, "little") + bytes(50_000_000)
+    at = _DICOM.index(b"\x10\0\x10\0PN") if group[:1] == b"\x09" else _DICOM.index(b"\x08\0\x16\0")
+    file = io.BytesIO(_DICOM[:at] + element + _DICOM[at:])
+    decode(io.BytesIO(_DICOM), "a.dcm", 1, "uint16")  # imports pydicom
+    with memory_below(5_000_000), pytest.raises(ValueError, match="its header has more than"):
+        decode(file, "a.dcm", 1, "uint16")
 
 
 @pytest.mark.parametrize("claimed", [b"1000", b"9999"])

@@ -7,12 +7,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from dasl_core.data.decode.header import Header, PixelType
+from dasl_core.data.decode.header_bounds import bounded
 from dasl_core.data.decode.pixels import Nodata, Pixels, default_colors, from_file_type, measured
 from dasl_core.data.decode.reasons import optional_module
 
 # The prefix "DICM" follows a preamble of 128 bytes, which old files lack.
 PREFIX, PREFIX_AT = b"DICM", 128
-_DEFLATED = "1.2.840.10008.1.2.1.99"
 _IMPLICIT = "1.2.840.10008.1.2"
 _MOST_BESIDES = 64 << 20  # other elements, such as overlays and a report
 _MOST_PIXELS = 1 << 30  # of all frames, as a member of an archive
@@ -81,18 +81,11 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
     pydicom = optional_module("pydicom", "the image is DICOM", "dicom")
     file.seek(0)
     has_prefix = file.read(PREFIX_AT + len(PREFIX))[PREFIX_AT:] == PREFIX
-    if has_prefix:
-        # pydicom inflates a file whole after this first group, and the inflated size is unbounded.
-        meta = pydicom.filereader.read_dataset(
-            file,
-            is_implicit_VR=False,
-            is_little_endian=True,
-            stop_when=lambda tag, *_: tag >> 16 != 2,
-        )
-        if meta.get("TransferSyntaxUID") == _DEFLATED:
-            raise ValueError("the image is a deflated DICOM file; store it without deflation")
-    file.seek(0)
-    dataset = pydicom.dcmread(file, stop_before_pixels=True, force=not has_prefix)
+    # Also to decode: what precedes the pixels may claim to be as large as the file.
+    with bounded(file, whole=False) as head:
+        _refuse_deflated(pydicom, head, PREFIX_AT + len(PREFIX) if has_prefix else 0)
+        head.seek(0)
+        dataset = pydicom.dcmread(head, stop_before_pixels=True, force=not has_prefix)
     if pixels:
         _check_size(dataset, file.seek(0, os.SEEK_END))
         file.seek(0)
@@ -105,6 +98,23 @@ def _read(file: IO[bytes], *, pixels: bool = False) -> Any:
     if "TransferSyntaxUID" not in dataset.file_meta:
         dataset.file_meta.TransferSyntaxUID = pydicom.uid.UID(_IMPLICIT)
     return dataset
+
+
+def _refuse_deflated(pydicom: Any, file: IO[bytes], begin: int) -> None:
+    """Refuse a deflated file with a ValueError; its first group begins at this byte.
+
+    pydicom inflates a file whole after this group, to any size.
+    """
+    file.seek(begin)
+    # As pydicom reads the group, in files without the prefix, too.
+    meta = pydicom.filereader.read_dataset(
+        file,
+        is_implicit_VR=False,
+        is_little_endian=True,
+        stop_when=lambda tag, *_: tag >> 16 != 2,
+    )
+    if meta.get("TransferSyntaxUID") == pydicom.uid.DeflatedExplicitVRLittleEndian:
+        raise ValueError("the image is a deflated DICOM file; store it without deflation")
 
 
 def _check_size(dataset: Any, size: int) -> None:
