@@ -260,6 +260,29 @@ def test_kind_of_a_location(tmp_path: Path) -> None:
             find_source(str(tmp_path / f"{many}.tar"))
 
 
+@pytest.mark.parametrize(
+    "name", ["{a,b}" * 7 + "*", "*{000..100}", "[ab]{a,b}{0..50}", "{0..99,a?}" * 16]
+)
+def test_braces_with_a_glob_stand_for_few_patterns(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 65,536 patterns, three files took 84 s."""
+    monkeypatch.setattr(
+        "dasl_core.data.sources.find.product", None
+    )  # refused before they are expanded
+    with pytest.raises(ValueError, match=r"^location: .* more than 100 patterns.* Use fewer"):
+        find_source(str(tmp_path / f"{name}.tar"))
+
+
+def test_most_patterns_and_more_names_are_accepted(tmp_path: Path) -> None:
+    names = [f"images-{number:03}.tar" for number in range(101)]
+    for name in names:
+        (tmp_path / name).touch()
+    found = find_source(str(tmp_path / "images-{000..099}*.tar"))
+    assert [*found.files] == names[:100]
+    assert len(find_source(str(tmp_path / "images-{000..100}.tar")).files) == len(names)
+
+
 def test_split_and_classes_are_chosen(tmp_path: Path) -> None:
     folder(tmp_path / "images" / "train")
     folder(tmp_path / "images" / "val")

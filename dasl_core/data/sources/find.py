@@ -23,6 +23,8 @@ from dasl_core.vocabulary import is_image_name
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 5
 _MOST_FILES = 100_000
+# Each file of a folder is compared with each pattern.
+_MOST_PATTERNS = 100
 # Number of files that are inspected to find out what a folder contains.
 _LOOKED_AT = 10_000
 
@@ -153,7 +155,12 @@ def _describe_pattern(
 
 
 def _expand(pattern: str) -> list[str]:
-    """Expand ``{a,b}`` and ``{000..012}``, as WebDataset does; a ValueError if there are more than 100,000 files."""
+    """Expand ``{a,b}`` and ``{000..012}``, as WebDataset does.
+
+    Raises:
+        ValueError: there are more than 100,000 files, or more than 100 patterns.
+    """
+    has_glob = _GLOB.search(pattern) is not None
     choices: list[list[str]] = []
     total = 1
     for part in re.split(r"(\{[^{}]*\})", pattern):
@@ -163,6 +170,11 @@ def _expand(pattern: str) -> list[str]:
             total *= max(1, int(numbers[2]) - int(numbers[1]) + 1)
         elif is_list:
             total *= part.count(",") + 1
+        if has_glob and total > _MOST_PATTERNS:
+            raise ValueError(
+                f"location: the braces of {pattern[:200]} stand for more than {_MOST_PATTERNS} patterns, the limit for "
+                "a name with *, ? or [. Use fewer alternatives, or braces alone"
+            )
         # A name has up to 255 bytes.
         if total > _MOST_FILES or total * len(pattern) > _MOST_FILES * 255:
             raise ValueError(f"{pattern[:200]} stands for more than {_MOST_FILES:,} files")
