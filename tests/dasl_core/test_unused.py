@@ -135,6 +135,19 @@ def test_only_what_killed_writers_left_is_removed_from_a_shared_folder(tmp_path:
     assert names(tmp_path) == {fresh.name}
 
 
+@pytest.mark.parametrize("first", ["sizes", "write"])
+def test_only_the_account_can_read_shared_images(first: str, tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "shared" / "set")
+    before = os.umask(0o022)
+    try:
+        if first == "sizes":
+            store.sizes()
+        store.write("00000.shard", b"pixels")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "shared" / "set").stat().st_mode & 0o777 == 0o700
+
+
 def test_writer_holds_its_lock_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
