@@ -17,15 +17,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
-from pydicom.uid import DeflatedExplicitVRLittleEndian
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+)
 
-from dasl_core.data.decode import Header, decode, dicom, header_bounds, read_header
+from dasl_core.data.decode import Header, decode, dicom, header_bounds, jpeg_scans, read_header
+from dasl_core.data.decode.jpeg_scans import check_scans
 from dasl_core.data.ingest import ingest_folder
 from dasl_core.data.opening import open_image
 from dasl_core.data.sources import find_source, inflated
 from dasl_core.data.sources.inflated import Inflated
 from tests.dasl_core.damaged_files import tiff_claiming
-from tests.dasl_core.image_files import as_dicom, by_pillow
+from tests.dasl_core.image_files import as_dicom, by_pillow, camera_raw
 
 # More than a PNG may have behind its pixels, with what these need.
 _ZEROS = 20 << 20
@@ -251,3 +258,83 @@ def test_tile_that_inflates_beyond_its_size_takes_no_more_memory() -> None:
     read_header(io.BytesIO(content), "a.tif")  # imports tifffile
     with memory_below(5_000_000), pytest.raises(ValueError, match="the image is damaged"):
         decode(io.BytesIO(content), "a.tif", 5, "float32")
+
+
+def progressive(scans: int, size: tuple[int, int] = (64, 48), mode: str = "L") -> bytes:
+    """A progressive JPEG whose last scan is repeated, so that there are this many."""
+    image = Image.linear_gradient("L").resize(size).convert(mode)
+    whole = by_pillow(image, "JPEG", progressive=True)
+    last = whole.rindex(SCAN)
+    return whole[:-2] + whole[last:-2] * (scans - whole.count(SCAN)) + whole[-2:]
+
+
+SCAN = b"\xff\xda"
+# What phones write behind the image, and programs before it.
+_VIDEO = SCAN * 1000
+_PREVIEW = b"\xff\xe1\x08\x02" + SCAN * 1024
+
+
+def jpeg_in_dicom(content: bytes, syntax: UID) -> bytes:
+    return as_dicom(np.ones((48, 64), np.uint8), syntax=syntax, encoded=content)
+
+
+def jpegs_with(scans: int) -> dict[str, bytes]:
+    """Files of all formats that have a JPEG in them that libjpeg decodes."""
+    jpeg, color = progressive(scans), progressive(scans, mode="RGB")
+    return {
+        "a.jpg": jpeg,
+        "b.jpg": color,
+        "a.dng": camera_raw(preview=color),
+        "a.dcm": jpeg_in_dicom(jpeg, JPEGBaseline8Bit),
+        "b.dcm": jpeg_in_dicom(jpeg, JPEGExtended12Bit),
+        "c.dcm": jpeg_in_dicom(jpeg, JPEG2000Lossless),
+    }
+
+
+@pytest.mark.parametrize("name", jpegs_with(100))
+def test_jpeg_of_many_scans_is_refused_before_it_is_decoded(name: str) -> None:
+    """A file of 69 kB with 200 scans took 12 s."""
+    assert decode(io.BytesIO(jpegs_with(100)[name]), name, 1).shape[2] == 1
+    refused = jpegs_with(101)[name]
+    read_header(io.BytesIO(refused), name)
+    with pytest.raises(ValueError, match=r"^the image is a JPEG of more than 100 scans"):
+        decode(io.BytesIO(refused), name, 1)
+
+
+def test_jpeg_of_many_scans_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "bomb.jpg").write_bytes(progressive(200))
+    (tmp_path / "ok.jpg").write_bytes(progressive(10))
+    index = ingest_folder(tmp_path)
+    assert index.paths == ["ok.jpg"]
+    assert index.skipped[0].reason.startswith("the image is a JPEG of more than 100 scans")
+
+
+@pytest.mark.parametrize("is_progressive", [False, True])
+@pytest.mark.parametrize("block", [1, 7, 1 << 18])
+def test_only_scans_of_the_image_count(
+    is_progressive: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jpeg_scans, "_BLOCK", block)
+    whole = progressive(60) if is_progressive else picture("JPEG")
+    decode(io.BytesIO(whole[:2] + _PREVIEW + whole[2:] + _VIDEO), "a.jpg", 3)
+    if is_progressive:
+        many = progressive(101)
+        with pytest.raises(ValueError, match="more than 100 scans"):
+            # libjpeg passes over restarts and filled markers.
+            decode(io.BytesIO(many.replace(SCAN, b"\xff\xd0\xff\xff\xda")), "a.jpg", 3)
+
+
+def test_bands_in_scans_of_their_own_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scans that are not progressive may be repeated, too, if each has some of the bands."""
+    monkeypatch.setattr(jpeg_scans, "MOST_SCANS", 2)
+    frame = b"\xff\xc0\0\x11\x08\0\x08\0\x08\x03\x01\x11\0\x02\x11\0\x03\x11\0"
+    scans = b"".join(SCAN + b"\0\x08\x01" + bytes([band]) + b"\0\0\x3f\0ab" for band in (1, 2, 3))
+    with pytest.raises(ValueError, match="more than 2 scans"):
+        check_scans(io.BytesIO(b"\xff\xd8" + frame + scans))
+    check_scans(io.BytesIO(b"\xff\xd8" + frame + scans[: len(scans) // 3 * 2]))
+
+
+def test_jpeg_without_an_end_is_read_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg_scans, "MOST_OF_FILE", 1 << 20)
+    with pytest.raises(ValueError, match="a JPEG without an end in 1 MiB"):
+        decode(io.BytesIO(progressive(10)[:-2] + bytes(2 << 20)), "a.jpg", 1)

@@ -54,10 +54,17 @@ def decode(file: IO[bytes]) -> Pixels:
     dataset = _read(file, pixels=True)
     header = _describe(dataset)
     pixels = optional_module("pydicom.pixels", "the image is DICOM", "dicom")
-    # With the unused bits, in which padding may lie.
-    stored = pixels.pixel_array(
-        dataset, index=0, decoding_plugin=_find_plugin(dataset, header), correct_unused_bits=False
-    )
+    plugin = _find_plugin(dataset, header)
+    try:
+        # With the unused bits, in which padding may lie.
+        stored = pixels.pixel_array(
+            dataset, index=0, decoding_plugin=plugin, correct_unused_bits=False
+        )
+    except NotImplementedError:
+        raise
+    except RuntimeError as error:
+        # pydicom puts a list of plugins, of which there is one, before the reason.
+        raise ValueError(str(error).rpartition(f"  {plugin}: ")[2]) from error
     unused = int(dataset.BitsAllocated) - int(dataset.get("BitsStored", dataset.BitsAllocated))
     frame = stored if stored.dtype.kind == "f" or unused <= 0 else stored << unused >> unused
     if dataset.PhotometricInterpretation == "PALETTE COLOR":

@@ -3,10 +3,13 @@
 GDCM, which pydicom would use, crashed the process on eleven of 4,000 damaged files.
 """
 
+import io
+import threading
 from typing import Any
 
 import numpy as np
 from pydicom.pixels import get_decoder
+from pydicom.pixels.decoders import pillow
 from pydicom.uid import (
     UID,
     JPEGExtended12Bit,
@@ -16,24 +19,36 @@ from pydicom.uid import (
     RLELossless,
 )
 
+from dasl_core.data.decode.jpeg_scans import check_scans
 from dasl_core.data.decode.reasons import optional_module
 
-_NAME = "imagecodecs"
+_NAME, _CHECKED_PILLOW = "imagecodecs", "checked pillow"
 _LOSSLESS = (JPEGLossless, JPEGLosslessSV1)
+_BY_IMAGECODECS = (*JPEGLSTransferSyntaxes, *_LOSSLESS, JPEGExtended12Bit)
 DECODER_DEPENDENCIES = {
-    UID(syntax): (_NAME,) for syntax in (*JPEGLSTransferSyntaxes, *_LOSSLESS, JPEGExtended12Bit)
+    **pillow.DECODER_DEPENDENCIES,
+    **{UID(syntax): (_NAME,) for syntax in _BY_IMAGECODECS},
 }
 """Transfer syntaxes that this plugin decodes; pydicom reads this name."""
+# pydicom adds plugins without one.
+_adding = threading.Lock()
 
 
 def is_available(uid: str) -> bool:
     """Whether this plugin decodes a transfer syntax; pydicom calls it."""
-    return uid in DECODER_DEPENDENCIES
+    return uid in _BY_IMAGECODECS or pillow.is_available(uid)
+
+
+def decode_by_pillow(source: bytes, runner: Any) -> bytes:
+    """Decode a frame with pydicom's plugin of Pillow, which also takes a JPEG for JPEG 2000; pydicom calls it."""
+    check_scans(io.BytesIO(source))
+    return bytes(pillow._decode_frame(source, runner))
 
 
 def decode_frame(source: bytes, runner: Any) -> bytearray:
     """Decode a frame; pydicom calls it with its `DecodeRunner`."""
     codecs = optional_module("imagecodecs", "the image is compressed DICOM", "dicom")
+    check_scans(io.BytesIO(source))
     syntax = runner.transfer_syntax
     if syntax in JPEGLSTransferSyntaxes:
         decode = codecs.jpegls_decode
@@ -66,13 +81,19 @@ def find_plugin(syntax: UID, is_deep_color: bool) -> str:
         decoder = get_decoder(syntax)
     except NotImplementedError:
         decoder = None
-    if decoder and syntax in DECODER_DEPENDENCIES:
-        if _NAME not in decoder.available_plugins:
-            decoder.add_plugin(_NAME, (__name__, decode_frame.__name__))
+    if decoder and syntax in _BY_IMAGECODECS:
+        _add(decoder, _NAME, decode_frame.__name__)
         return _NAME
     if decoder and "pillow" in decoder.available_plugins and not is_deep_color:
-        return "pillow"
+        _add(decoder, _CHECKED_PILLOW, decode_by_pillow.__name__)
+        return _CHECKED_PILLOW
     color = "with color of more than 8 bits, " if is_deep_color else ""
     raise ValueError(
         f"the image is DICOM {color}compressed as {syntax.name}, which is not supported"
     )
+
+
+def _add(decoder: Any, plugin: str, function: str) -> None:
+    with _adding:
+        if plugin not in decoder.available_plugins:
+            decoder.add_plugin(plugin, (__name__, function))

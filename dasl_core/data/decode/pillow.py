@@ -10,6 +10,8 @@ import numpy as np
 from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
 from dasl_core.data.decode.header import Header, PixelType, check_pixels
+from dasl_core.data.decode.jpeg_scans import MAGIC as JPEG_MAGIC
+from dasl_core.data.decode.jpeg_scans import check_scans
 from dasl_core.data.decode.pixels import Pixels, from_file_type, wrong_bands
 from dasl_core.data.decode.reasons import DAMAGED_OR_UNSUPPORTED, optional_module
 
@@ -22,7 +24,7 @@ warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "GIF", "TIFF", "PPM", "JPEG2000", "AVIF")
 # What files of some of them begin with.
 MAGIC = {
-    b"\xff\xd8\xff": "JPEG",
+    JPEG_MAGIC: "JPEG",
     b"\x89PNG": "PNG",
     b"BM": "BMP",
     b"GIF8": "GIF",
@@ -82,6 +84,7 @@ def decode(
     orientation: int | None = None,
 ) -> Pixels:
     """Decode an image; arguments as in `dasl_core.data.decode.decode` and `describe_image`."""
+    check_scans(file)
     image = open_image(file, formats)
     check_pixels(*image.size)
     turn = orientation or read_orientation(image)
