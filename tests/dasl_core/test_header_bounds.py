@@ -23,6 +23,7 @@ from pydicom.uid import (
     JPEG2000Lossless,
     JPEGBaseline8Bit,
     JPEGExtended12Bit,
+    RLELossless,
 )
 
 from dasl_core.data.decode import Header, decode, dicom, header_bounds, jpeg_scans, read_header
@@ -258,6 +259,17 @@ def test_tile_that_inflates_beyond_its_size_takes_no_more_memory() -> None:
     read_header(io.BytesIO(content), "a.tif")  # imports tifffile
     with memory_below(5_000_000), pytest.raises(ValueError, match="the image is damaged"):
         decode(io.BytesIO(content), "a.tif", 5, "float32")
+
+
+def test_dicom_frame_that_expands_beyond_its_pixels_takes_no_more_memory() -> None:
+    """A file of 6 MB took 800 MB."""
+    segment = b"\x81\0" * 100_000
+    header = (1).to_bytes(4, "little") + (64).to_bytes(4, "little") + bytes(56)
+    values = np.ones((8, 8), np.uint8)
+    content = as_dicom(values, syntax=RLELossless, encoded=header + segment)
+    read_header(io.BytesIO(content), "a.dcm")  # imports pydicom
+    with memory_below(5_000_000), pytest.raises(ValueError, match="its frame has 200,064 bytes"):
+        decode(io.BytesIO(content), "a.dcm", 1)
 
 
 def progressive(scans: int, size: tuple[int, int] = (64, 48), mode: str = "L") -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from pydicom.pixels import get_decoder
-from pydicom.pixels.decoders import pillow
+from pydicom.pixels.decoders import pillow, rle
 from pydicom.uid import (
     UID,
     JPEGExtended12Bit,
@@ -22,27 +22,40 @@ from pydicom.uid import (
 from dasl_core.data.decode.jpeg_scans import check_scans
 from dasl_core.data.decode.reasons import optional_module
 
-_NAME, _CHECKED_PILLOW = "imagecodecs", "checked pillow"
+_NAME, _CHECKED_PILLOW, _CHECKED_RLE = "imagecodecs", "checked pillow", "checked rle"
 _LOSSLESS = (JPEGLossless, JPEGLosslessSV1)
 _BY_IMAGECODECS = (*JPEGLSTransferSyntaxes, *_LOSSLESS, JPEGExtended12Bit)
 DECODER_DEPENDENCIES = {
     **pillow.DECODER_DEPENDENCIES,
+    **rle.DECODER_DEPENDENCIES,
     **{UID(syntax): (_NAME,) for syntax in _BY_IMAGECODECS},
 }
 """Transfer syntaxes that this plugin decodes; pydicom reads this name."""
+_MOST_RLE_BESIDES = 64 << 10
 # pydicom adds plugins without one.
 _adding = threading.Lock()
 
 
 def is_available(uid: str) -> bool:
     """Whether this plugin decodes a transfer syntax; pydicom calls it."""
-    return uid in _BY_IMAGECODECS or pillow.is_available(uid)
+    return uid in (*_BY_IMAGECODECS, RLELossless) or pillow.is_available(uid)
 
 
 def decode_by_pillow(source: bytes, runner: Any) -> bytes:
     """Decode a frame with pydicom's plugin of Pillow, which also takes a JPEG for JPEG 2000; pydicom calls it."""
     check_scans(io.BytesIO(source))
     return bytes(pillow._decode_frame(source, runner))
+
+
+def decode_rle(source: bytes, runner: Any) -> bytearray:
+    """Decode a frame with pydicom's plugin, which expands it up to 64 times before it compares sizes; pydicom calls it."""
+    pixels = runner.rows * runner.columns * runner.samples_per_pixel * runner.bits_allocated // 8
+    # Rows of one pixel, the worst case, take two bytes for each; a frame of any encoder has some padding.
+    if len(source) > 2 * pixels + _MOST_RLE_BESIDES:
+        raise ValueError(
+            f"the image is damaged: its frame has {len(source):,} bytes, and its pixels have {pixels:,}"
+        )
+    return bytearray(rle._decode_frame(source, runner))
 
 
 def decode_frame(source: bytes, runner: Any) -> bytearray:
@@ -75,8 +88,6 @@ def find_plugin(syntax: UID, is_deep_color: bool) -> str:
     """
     if not syntax.is_encapsulated:
         return ""
-    if syntax == RLELossless:
-        return "pydicom"
     try:
         decoder = get_decoder(syntax)
     except NotImplementedError:
@@ -84,6 +95,9 @@ def find_plugin(syntax: UID, is_deep_color: bool) -> str:
     if decoder and syntax in _BY_IMAGECODECS:
         _add(decoder, _NAME, decode_frame.__name__)
         return _NAME
+    if decoder and syntax == RLELossless:
+        _add(decoder, _CHECKED_RLE, decode_rle.__name__)
+        return _CHECKED_RLE
     if decoder and "pillow" in decoder.available_plugins and not is_deep_color:
         _add(decoder, _CHECKED_PILLOW, decode_by_pillow.__name__)
         return _CHECKED_PILLOW
