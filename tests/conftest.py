@@ -127,7 +127,6 @@ def s3_root(s3_server: S3Server) -> Iterator[str]:
 def store_root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The root of an artifact store on a disk, and of one on an S3 server."""
     if request.param == "file":
-        (tmp_path / "a folder").mkdir()
         return f"file://{tmp_path}/a folder"
     root: str = request.getfixturevalue("s3_root")
     return root

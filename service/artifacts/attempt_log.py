@@ -15,7 +15,6 @@ The name of a further file, `driver.log.of-<submission>`, says to which submissi
 database repeats an attempt whose files still exist.
 """
 
-import errno
 import re
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from typing import Any
 
 from fsspec.implementations.local import LocalFileSystem
 
-from service.artifacts.free_space import local_folder
 from service.artifacts.storage import Storage
 from service.object_store import open_store
 
@@ -63,7 +61,6 @@ class AttemptLog:
 
     def __init__(self, storage: Storage, job_id: str, number: int) -> None:
         self._fs, self._first = open_store(storage.log_uri(job_id, number))
-        self._root = local_folder(storage.root)
         self._folder, self._owner = self._first.rpartition("/")[0], f"{self._first}.of-"
 
     def parts(self) -> list[Part]:
@@ -110,14 +107,8 @@ class AttemptLog:
             for path in owners:
                 self._fs.rm_file(path)
         if isinstance(self._fs, LocalFileSystem):
-            self._make_folder()
+            self._fs.makedirs(self._folder, exist_ok=True)
         self._fs.pipe_file(f"{self._owner}{submission_id}", submission_id.encode())
-
-    def _make_folder(self) -> None:
-        # The root is missing if it was unmounted or moved; a new one in its place would hide that.
-        if self._root is not None and not self._root.exists():
-            raise FileNotFoundError(errno.ENOENT, "DASL_ARTIFACTS_URI: missing", str(self._root))
-        self._fs.makedirs(self._folder, exist_ok=True)
 
     def _owners(self) -> list[str]:
         """Return the files that name the log's submission."""
@@ -272,7 +263,7 @@ class AttemptLog:
         return bytes(self._fs.cat_file(part.path, start=start - first, end=stop - first))
 
     def _write(self, path: str, offset: int, data: bytes) -> None:
-        self._make_folder()
+        self._fs.makedirs(self._folder, exist_ok=True)
         # Write at an offset instead of appending, so that a repeated write after a lost lease does not duplicate
         # bytes.
         with self._fs.open(path, "ab"):

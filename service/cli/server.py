@@ -75,13 +75,14 @@ def restore(file: BackupFile) -> None:
         from service.db.restore import restore as restore_backup
         from service.db.session import Database
         from service.settings import read_settings
-        from service.storage.store_mark import other_root
+        from service.storage.repository import other_root
     try:
         settings = read_settings()
         replaced = restore_backup(settings.database_url, file)
         root = settings.artifacts_uri
         try:
-            other = other_root(Database(settings.database_url), root)
+            with Database(settings.database_url).read() as session:
+                other = other_root(session, root)
         except SQLAlchemyError:  # the tables of an older version
             other = None
     except ValueError as error:

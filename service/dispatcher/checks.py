@@ -11,7 +11,6 @@ from service.client.config import Connection
 from service.client.sync.transport import Transport
 from service.dispatcher.context import DispatcherContext, passed
 from service.scheduling.dispatcher_report import StoreReport
-from service.storage.store_mark import check_usable
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class StoreCheck:
             free = free_space.free_bytes(uri)
             if (shortage := free_space.shortage(free_space.ARTIFACTS, uri)) is not None:
                 return shortage, free
-            check_usable(self._context.database, self._context.storage)
+            self._context.storage.check_writable()
         except (OSError, ValueError) as error:
             return str(error), free
         return None, free

@@ -38,7 +38,7 @@ def run_checks() -> Iterator[Finding]:
     if (artifacts := _elsewhere(settings.artifacts_uri, settings.home)) is not None:
         yield _disk("artifacts' disk", artifacts)
     yield check_database(settings.database_url)
-    yield check_artifacts(settings.artifacts_uri, settings.database_url)
+    yield check_artifacts(settings.artifacts_uri)
 
 
 def _home(home: Path) -> Finding:

@@ -3,14 +3,13 @@
 import errno
 from pathlib import Path
 
-from sqlalchemy import URL, inspect, make_url
+from sqlalchemy import inspect, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.artifacts.storage import Storage
 from service.db import migrate
 from service.db.session import Database, first_line
 from service.doctor import MISSING, Finding
-from service.storage import store_mark
 
 _CONNECT_SECONDS = "5"
 
@@ -20,8 +19,12 @@ def check_database(configured_url: str) -> Finding:
     try:
         url = make_url(configured_url)
         masked = url.render_as_string(hide_password=True)
-        if (database := _open(url)) is None:
-            return Finding("database", "ok", f"{masked} {MISSING}")
+        if url.drivername.startswith("sqlite"):
+            if url.database and not Path(url.database).exists():
+                return Finding("database", "ok", f"{masked} {MISSING}")
+        else:
+            url = url.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
+        database = Database(url.render_as_string(hide_password=False))
         try:
             with database.read() as session:
                 if not inspect(session.connection()).has_table("alembic_version"):
@@ -40,21 +43,9 @@ def check_database(configured_url: str) -> Finding:
     return Finding("database", "ok", f"{masked} has the tables of this version")
 
 
-def _open(url: URL) -> Database | None:
-    """Return the database, which need not answer; `None` if it is a file that does not exist, which must stay so."""
-    if not url.drivername.startswith("sqlite"):
-        url = url.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
-    elif url.database and not Path(url.database).exists():
-        return None
-    return Database(url.render_as_string(hide_password=False))
-
-
-def check_artifacts(root: str, database_url: str) -> Finding:
-    """Check that the artifact store is the one that the database names, and can be written to."""
+def check_artifacts(root: str) -> Finding:
+    """Check that the artifact store can be written to."""
     try:
-        if store_mark.is_missing(root) and _names_files(database_url):
-            problem, _, remedy = store_mark.LOST.partition(". ")
-            return Finding("artifacts", "fail", problem, remedy)
         if root.startswith("file://") and not Path(root.removeprefix("file://")).exists():
             return Finding("artifacts", "ok", f"{root} {MISSING}")
         Storage(root).check_writable()
@@ -64,17 +55,3 @@ def check_artifacts(root: str, database_url: str) -> Finding:
             remedy = "Make room there"
         return Finding("artifacts", "fail", str(error), remedy)
     return Finding("artifacts", "ok", f"{root} is writable")
-
-
-def _names_files(database_url: str) -> bool:
-    """Whether the database names files; not if it cannot be read, which `check_database` reports."""
-    try:
-        if (database := _open(make_url(database_url))) is None:
-            return False
-        try:
-            with database.read() as session:
-                return store_mark.is_used(session)
-        finally:
-            database.dispose()
-    except (SQLAlchemyError, ValueError):
-        return False

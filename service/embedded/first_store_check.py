@@ -5,14 +5,12 @@ import threading
 
 from service.artifacts import free_space
 from service.artifacts.storage import Storage
-from service.db.session import Database
-from service.storage.store_mark import check_usable
 
 logger = logging.getLogger(__name__)
 
 
-def check_store(database: Database, uri: str, seconds: float = 10.0) -> None:
-    """Check that the store is the database's and can be written, and warn if it is nearly full or does not answer in time.
+def check_store(uri: str, seconds: float = 10.0) -> None:
+    """Check that the store can be written, and warn if it is nearly full or does not answer in time.
 
     The dispatcher repeats the check (`StoreCheck`), and starts nothing while the store does not answer.
 
@@ -23,7 +21,7 @@ def check_store(database: Database, uri: str, seconds: float = 10.0) -> None:
 
     def check() -> None:
         try:
-            check_usable(database, Storage(uri))
+            Storage(uri).check_writable()
             found.append(free_space.shortage(free_space.ARTIFACTS, uri))
         except (OSError, ValueError) as error:
             found.append(error)

@@ -106,11 +106,11 @@ def _serve(
     check_database(settings)
     upgrade(settings.database_url)
     remember_database(settings)
-    database = Database(settings.database_url)
-    check_store(database, settings.artifacts_uri)
+    check_store(settings.artifacts_uri)
     shortage = free_space.shortage(free_space.DATABASE, settings.database_url)
     if shortage is not None:
         logger.warning("%s", shortage[:1].upper() + shortage[1:])
+    database = Database(settings.database_url)
     open_more_files()
     api = ApiThread(settings, database, listener)
     api.start()

@@ -3,6 +3,7 @@
 Each call changes a bounded number of rows.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -428,6 +429,15 @@ def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: i
         largest_jobs=[LargeJob(**row._mapping) for row in session.execute(largest)],
         store=store,
     )
+
+
+def other_root(session: Session, root: str) -> str | None:
+    """Return the root of files that are not below the root `root`; `None` if there are none."""
+    for uri in (Checkpoint.uri, Artifact.uri, Dataset.index_uri, DatasetVersion.index_uri):
+        is_elsewhere = ~uri.startswith(f"{root}/", autoescape=True)
+        if found := session.scalar(select(uri).where(is_elsewhere).limit(1)):
+            return re.split(r"/(?:jobs/job|datasets/ds)_", found)[0]
+    return None
 
 
 def known_ids(

@@ -8,7 +8,6 @@ import pytest
 
 from service import ids, submission_ids
 from service.artifacts.storage import Storage, is_below
-from service.db.session import Database
 from service.embedded.first_store_check import check_store
 
 
@@ -77,20 +76,17 @@ def test_submission_ids_of_the_same_run_differ_and_are_recognized() -> None:
 
 
 def test_service_starts_although_its_store_hangs(
-    database: Database,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
     with monkeypatch.context() as patch:
         patch.setattr(Storage, "check_writable", lambda _: go_on.wait(60))
-        check_store(database, f"file://{tmp_path}", seconds=0.01)
+        check_store(f"file://{tmp_path}", seconds=0.01)
         go_on.set()
     assert "has not answered for 0.01 s" in caplog.text
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="cannot be"):
-        check_store(database, f"file://{tmp_path}/file/artifacts")
+        check_store(f"file://{tmp_path}/file/artifacts")
 
 
 def test_check_writable_reports_unusable_root(tmp_path: Path) -> None:

@@ -177,7 +177,6 @@ def test_log_stream_continues_over_omitted_bytes(
 ) -> None:
     monkeypatch.setattr(streams, "_LOG_SETTLES_SECONDS", 0.05)
     worker = api.running()
-    (api.settings.home / "artifacts").mkdir(parents=True)
     log, limit = AttemptLog(api.context.storage, worker.job_id, 1), 16 * 64
     path = f"/v1/jobs/{worker.job_id}/logs"
     lines = [f"line {number:04}" for number in range(1000)]

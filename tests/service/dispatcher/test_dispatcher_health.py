@@ -16,8 +16,6 @@ from service.checkpoints import repository as checkpoints
 from service.dispatcher import isolation, loop
 from service.dispatcher.executor import ExecutorUnavailable
 from service.dispatcher.isolation import run_isolated
-from service.doctor import local_storage
-from service.embedded.first_store_check import check_store
 from service.scheduling import repository as scheduling
 from service.scheduling.dispatcher_report import DispatcherReport
 from service.watchdog import STUCK_EXIT_CODE, Watchdog
@@ -58,43 +56,6 @@ def test_report_has_store_sizes_and_failed_rounds(
     store = report(world).store
     assert store is not None
     assert store.problem == "the store cannot be written: read-only file system"
-
-
-def test_folder_in_place_of_the_store_is_not_the_store(
-    world: World,
-    database_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """As after an unmount."""
-    job = world.start_job()
-    root = Path(world.settings.artifacts_uri.removeprefix("file://"))
-    world.add_checkpoint(job, 1, 5)
-    root.rename(root.with_name("elsewhere"))
-    world.executor.write_log(world.run_id(job), b"a line\n")
-    for seconds in (61, 1):
-        world.tick(seconds)
-    assert not root.exists(), "nothing creates it"
-    monkeypatch.setenv("DASL_HOME", str(world.settings.home))
-    monkeypatch.setenv("DASL_DATABASE_URL", database_url)
-    monkeypatch.setenv("DASL_ARTIFACTS_URI", world.settings.artifacts_uri)
-    for exists in (False, True):
-        if exists:
-            root.mkdir()
-            world.tick(61)
-        [message] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-        assert "DASL_ARTIFACTS_URI: the folder has no file .dasl-store" in message
-        with pytest.raises(ValueError, match="Mount it, or move it back"):
-            check_store(world.database, world.settings.artifacts_uri)
-        [finding] = [each for each in local_storage.run_checks() if each.name == "artifacts"]
-        assert (finding.state, finding.remedy[:8]) == ("fail", "Mount it")
-    root.rename(root.with_name("impostor"))
-    root.with_name("elsewhere").rename(root)
-    world.tick(61)
-    world.tick()
-    store = report(world).store
-    assert store is not None
-    assert store.problem is None
 
 
 def test_restart_is_an_event_of_jobs_that_were_running(world: World) -> None:

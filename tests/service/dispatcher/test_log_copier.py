@@ -32,7 +32,6 @@ class Copying:
     """A driver's log, its copy, and a clock between them."""
 
     def __init__(self, folder: Path, root: str = "") -> None:
-        folder.mkdir(exist_ok=True)
         self.folder = folder
         self.executor = FakeExecutor()
         self.now = datetime.now(UTC)
