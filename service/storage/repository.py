@@ -42,6 +42,7 @@ from service.db.models import (
     Base,
     Checkpoint,
     Dataset,
+    DatasetVersion,
     Event,
     Expiry,
     IdempotencyKey,
