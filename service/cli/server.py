@@ -80,11 +80,14 @@ def restore(file: BackupFile) -> None:
         settings = read_settings()
         replaced = restore_backup(settings.database_url, file)
         root = settings.artifacts_uri
+        database = Database(settings.database_url)
         try:
-            with Database(settings.database_url).read() as session:
+            with database.read() as session:
                 other = other_root(session, root)
         except SQLAlchemyError:  # the tables of an older version
             other = None
+        finally:
+            database.dispose()
     except ValueError as error:
         raise console.fail(str(error)) from error
     if other is not None:
