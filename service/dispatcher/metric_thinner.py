@@ -66,7 +66,7 @@ class MetricThinner:
         for _ in range(_STRIDES_PER_JOB):
             if job.step + STRIDE > last:
                 break
-            thinned = replace(job, step=job.step + self._stride(job))
+            thinned = replace(job, step=job.step + self._stride(job, names))
             for section in sections_due(job.step, thinned.step):
                 self._thin(thinned, section, names)
             job = thinned
@@ -76,14 +76,14 @@ class MetricThinner:
             with self._context.write() as session:
                 metrics.save_thinning(session, job, complete=complete)
 
-    def _stride(self, job: Thinning) -> int:
-        """Return how many steps to thin at once: more, the more steps before them have no loss.
+    def _stride(self, job: Thinning, names: Sequence[str]) -> int:
+        """Return how many steps to thin at once: more, the more steps before them have no point.
 
-        Steps that nobody reported cost nothing, and a job chooses its numbers: they may differ by 2^62.
+        Such steps cost nothing, and a job chooses its numbers: they may differ by 2^62.
         """
         with self._context.database.read() as session:
-            before, after = metrics.steps_around(session, job.job_id, job.step)
-        return max(STRIDE, min(job.step - before, after - 1 - job.step))
+            gap = metrics.gap_around(session, job.job_id, names, job.step, least=STRIDE)
+        return max(STRIDE, min(gap))
 
     def _thin(self, job: Thinning, section: Section, names: Sequence[str]) -> None:
         with self._context.database.read() as session:

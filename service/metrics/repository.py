@@ -111,6 +111,8 @@ _FIRST = select(func.min(Metric.step)).where(
     Metric.job_id == bindparam("job_id"), Metric.name == bindparam("name")
 )
 _COUNT_POINTS = select(func.count(), _FIRST.scalar_subquery()).select_from(_POINTS)
+# Greater than every step.
+_BEYOND = 2**63
 _NEWEST_STEP = select(func.max(Metric.step)).where(
     Metric.job_id == bindparam("job_id"), Metric.name == _LOSS
 )
@@ -125,12 +127,23 @@ def unthinned(session: Session, after: str, limit: int) -> list[Thinning]:
     ]
 
 
-def steps_around(session: Session, job_id: str, step: int) -> tuple[int, int]:
-    """Return the last step up to `step` and the first one after it whose loss any attempt reported; `step` if none."""
-    of_loss = (Metric.job_id == job_id, Metric.name == _LOSS)
-    before = session.scalar(select(func.max(Metric.step)).where(*of_loss, Metric.step <= step))
-    after = session.scalar(select(func.min(Metric.step)).where(*of_loss, Metric.step > step))
-    return (step if before is None else before, step if after is None else after)
+def gap_around(
+    session: Session, job_id: str, names: Sequence[str], step: int, least: int
+) -> tuple[int, int]:
+    """Return how many steps up to `step` and how many after it have no point of the series.
+
+    Once one of them is at most `least`, the rest of the series is not asked. Without a point after `step`: 0 steps.
+    """
+    before, after = 0, _BEYOND
+    for name in names:
+        of_series = (Metric.job_id == job_id, Metric.name == name)
+        last = session.scalar(select(func.max(Metric.step)).where(*of_series, Metric.step <= step))
+        first = session.scalar(select(func.min(Metric.step)).where(*of_series, Metric.step > step))
+        before = max(before, last or 0)
+        after = min(after, first or _BEYOND)
+        if step - before <= least or after - 1 - step <= least:
+            break
+    return step - before, (0 if after == _BEYOND else after - 1 - step)
 
 
 def newest_step(session: Session, job_id: str) -> int:

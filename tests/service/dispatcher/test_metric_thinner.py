@@ -234,20 +234,41 @@ def test_number_of_points_stays_bounded_while_a_job_runs(world: World) -> None:
     assert not thinned(world, job_id)[2], "it may go on"
 
 
-def test_steps_without_points_take_no_time(world: World) -> None:
-    job_id, far = running(world), 2**62
-    points = series("loss", range(1, 101)) | series("loss", range(far, far + 101))
+@pytest.mark.parametrize("first", [1, 2**29])
+def test_steps_without_points_take_no_time(world: World, first: int) -> None:
+    job_id, far = running(world), 2**30
+    points = series("loss", range(first, first + 100)) | series("loss", range(far, far + 101))
     report(world, job_id, 1, points)
     status(world, job_id, "succeeded", 1)
     thinner, _ = thinner_of(world)
     finish(world, thinner, job_id)
     left = shown(world, job_id)
-    early = [value for (_, step), value in points.items() if step <= 100]
+    early = [value for (_, step), value in points.items() if step < far]
     assert {min(early), max(early)} <= {*left.values()}
-    assert {("loss", 1), ("loss", far + 100)} <= {*left}
-    assert sum(step <= 100 for _, step in left) <= 4, (
+    assert {("loss", first), ("loss", far + 100)} <= {*left}
+    assert sum(step < far for _, step in left) <= 4, (
         "those of one bucket, and the first and the last"
     )
+
+
+def test_points_of_other_series_are_thinned_in_strides(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One transaction would hold all of them, while the other writers wait."""
+    job_id = running(world)
+    points = series("loss", range(1, 2)) | series("loss", range(600, 601))
+    report(world, job_id, 1, points | series("lr", range(1, 601)))
+    sections, thin = list[Section](), repository.thin
+
+    def measured(*arguments: Any) -> None:
+        sections.append(arguments[3])
+        thin(*arguments)
+
+    monkeypatch.setattr(repository, "thin", measured)
+    status(world, job_id, "succeeded", 1)
+    finish(world, thinner_of(world)[0], job_id)
+    assert sections
+    assert all(each.stop - each.start < STRIDE + each.width for each in sections)
 
 
 def test_jobs_of_earlier_versions_are_thinned_once(world: World) -> None:
