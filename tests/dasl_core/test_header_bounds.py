@@ -300,6 +300,7 @@ def jpegs_with(scans: int) -> dict[str, bytes]:
         "a.dcm": jpeg_in_dicom(jpeg, JPEGBaseline8Bit),
         "b.dcm": jpeg_in_dicom(jpeg, JPEGExtended12Bit),
         "c.dcm": jpeg_in_dicom(jpeg, JPEG2000Lossless),
+        "d.dcm": jpeg_in_dicom(jpeg[:2] + b"\0" + jpeg[2:], JPEGExtended12Bit),
     }
 
 
