@@ -101,7 +101,7 @@ class Storage:
         except Exception as error:  # each kind of store raises its own errors
             reason = f"{type(error).__name__}: {error}"
             # The URI may contain a password.
-            masked = re.sub("//[^/@]*@", "//***@", self.root)
+            masked = mask(self.root)
             raise ValueError(
                 f"{masked} (DASL_ARTIFACTS_URI) cannot be written: {reason}"
             ) from error
@@ -137,6 +137,11 @@ class Storage:
             return list(fs.ls(path, detail=True))
         except FileNotFoundError:
             return []
+
+
+def mask(uri: str) -> str:
+    """Hide the user and the password of a URI."""
+    return re.sub("//[^/@]*@", "//***@", uri)
 
 
 def is_below(uri: str, folder: str) -> bool:

@@ -72,6 +72,7 @@ def restore(file: BackupFile) -> None:
     with console.server_extra():
         from sqlalchemy.exc import SQLAlchemyError
 
+        from service.artifacts.storage import mask
         from service.db.restore import restore as restore_backup
         from service.db.session import Database
         from service.settings import read_settings
@@ -91,8 +92,8 @@ def restore(file: BackupFile) -> None:
     except ValueError as error:
         raise console.fail(str(error)) from error
     if other is not None:
-        problem = f"DASL_ARTIFACTS_URI: it is {root}, and the backup names files below {other}"
-        console.note(f"{problem}. Set it to {other}, and copy the artifacts there")
+        problem = f"DASL_ARTIFACTS_URI: it is {mask(root)}, and the backup names files below {mask(other)}"
+        console.note(f"{problem}. Set it to that root, and copy the artifacts there")
     remark = "" if replaced is None else f" The replaced database is kept as {replaced}."
     text = f"{file} is restored.{remark} `dasl serve` or `dasl db upgrade` upgrades its tables if needed."
     answer = {"restored": str(file), "replaced": None if replaced is None else str(replaced)}

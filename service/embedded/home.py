@@ -21,7 +21,10 @@ def held(home: Path) -> Iterator[None]:
         home.chmod(0o700)
         lock = (home / "serve.lock").open("a+")
     except FileExistsError:
-        raise ValueError(f"{home} (DASL_HOME) is a file, not a folder. Name a folder") from None
+        problem = "is a file, not a folder"
+        if home.is_symlink() and not home.exists():
+            problem = f"is a link to {home.readlink()}, which does not exist"
+        raise ValueError(f"{home} (DASL_HOME) {problem}. Name a folder") from None
     except OSError as error:
         raise ValueError(f"{home} (DASL_HOME) cannot be used: {error.strerror}") from error
     with lock:

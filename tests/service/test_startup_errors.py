@@ -43,6 +43,11 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "{tmp}/file",
             "{tmp}/file (DASL_HOME) is a file, not a folder. Name a folder",
         ),
+        (
+            "DASL_HOME",
+            "{tmp}/link",
+            "{tmp}/link (DASL_HOME) is a link to unmounted, which does not",
+        ),
         ("DASL_HOME", "{tmp}/file/home", "(DASL_HOME) cannot be used: Not a directory"),
         ("DASL_DATABASE_URL", "sqlite:///{tmp}/text", "file is not a database"),
         ("DASL_DATABASE_URL", "mysql://u:hunter2@h/d", "DASL_DATABASE_URL names 'mysql'"),
@@ -64,6 +69,7 @@ def test_serve_reports_bad_setting_in_one_line(
     message: str,
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("unmounted")
     (tmp_path / "text").write_text("no database at all" * 100)
     monkeypatch.setenv(variable, value.format(tmp=tmp_path))
     assert serve.main() == 1
