@@ -17,7 +17,7 @@ from service.db.locks import lock_job
 from service.dispatcher.context import DispatcherContext, passed
 from service.dispatcher.isolation import Backoff, run_isolated
 from service.storage import deletion, repository
-from service.storage.clock import removal_time
+from service.storage.clock import is_empty, removal_time
 from service.storage.repository import GRACE, Old
 from service.tasks.repository import Tasks, delete_oldest, model_runs, previews
 
@@ -58,7 +58,7 @@ class Retention:
         settings = self._context.settings
         with self._context.database.read() as session:
             time = removal_time(session, now)
-            is_new = time is None and repository.newest_time(session) is None
+            is_new = time is None and is_empty(session)
         if time is None and not is_new and not self._waits:
             logger.warning("Nothing is removed for its age until the clock can be trusted")
         self._waits = time is None and not is_new

@@ -34,3 +34,10 @@ def is_silent(session: Session, now: datetime) -> bool:
         return False
     newest = repository.newest_time(session)
     return newest is None or now - newest > _SILENT
+
+
+def is_empty(session: Session) -> bool:
+    """Whether nothing has ever happened in an SQLite database, so that there is nothing to remove either."""
+    return (
+        session.get_bind().dialect.name != "postgresql" and repository.newest_time(session) is None
+    )
