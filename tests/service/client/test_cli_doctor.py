@@ -181,7 +181,7 @@ def test_full_store_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(LocalFileSystem, "pipe_file", full)
-    finding = check_artifacts(f"file://{tmp_path}", f"sqlite:///{tmp_path}/none.db")
+    finding = check_artifacts(f"file://{tmp_path}")
     assert (finding.state, finding.remedy) == ("fail", "Make room there")
 
 
