@@ -40,7 +40,12 @@ class StandInRay:
         arguments = [str(self._port), str(self._cpus), str(self._log.parent)]
         command = ["-m", "tests.support.stand_in.jobs_api", *arguments]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
+            # Entrypoints name `python`: this one, also where its environment is not activated.
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            environment = os.environ | {"PATH": path}
+            self._process = subprocess.Popen(
+                [sys.executable, *command], stdout=log, stderr=log, env=environment
+            )
         until(self._answers, "the stand-in for Ray")
 
     def stop(self) -> None:
