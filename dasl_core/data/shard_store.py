@@ -41,13 +41,13 @@ class FolderStore:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def _make(self) -> None:
+    def _create_folder(self) -> None:
         # Only of this account, as in the caches: decoded images lie there.
         self._path.mkdir(0o700, parents=True, exist_ok=True)
 
     def sizes(self) -> dict[str, int]:
         """Return the size of each file."""
-        self._make()
+        self._create_folder()
         with os.scandir(self._path) as entries:
             return {
                 file.name: file.stat().st_size for file in entries if not file.name.startswith(".")
@@ -68,7 +68,7 @@ class FolderStore:
         self._put(name, io.BytesIO(content))
 
     def _put(self, name: str, source: IO[bytes]) -> None:
-        self._make()
+        self._create_folder()
         partial = self._path / f".{name}.{uuid.uuid4().hex}.partial"
         try:
             with open(partial, "wb") as target:

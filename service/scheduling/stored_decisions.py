@@ -40,7 +40,7 @@ def to_store(decisions: Sequence[Decision]) -> list[dict[str, Any]]:
 
 
 def _whole_minute(at: datetime | None) -> datetime | None:
-    """Round up: while a job is stopping, the time moves on each round, and nobody waits by the second."""
+    """Round up to a minute: while a job is stopping, the time changes in each round, and each change is stored."""
     if at is None:
         return None
     return at + timedelta(seconds=-at.timestamp() % 60)

@@ -433,7 +433,7 @@ def tenant_storage(session: Session, tenant: str, store: Store, log_max_bytes: i
 
 
 def other_root(session: Session, root: str) -> str | None:
-    """Return the root of files that are not below the root `root`; `None` if there are none."""
+    """Return the artifact root of a stored file that is not below `root`; `None` if all are below it."""
     for uri in (Checkpoint.uri, Artifact.uri, Dataset.index_uri, DatasetVersion.index_uri):
         is_elsewhere = ~uri.startswith(f"{root}/", autoescape=True)
         if found := session.scalar(select(uri).where(is_elsewhere).limit(1)):

@@ -308,12 +308,12 @@ def test_restoration_beside_other_artifacts_is_told(
         session.execute(Base.metadata.tables["dataset_versions"].update().values(index_uri=uri))
     run("db", "backup", tmp_path / "dasl.backup")
     database.dispose()
-    for root, told in (("file:///new", True), ("file:///old/artifacts", False)):
+    for root, warns in (("file:///new", True), ("file:///old/artifacts", False)):
         monkeypatch.setenv("DASL_ARTIFACTS_URI", root)
         restored = run("db", "restore", tmp_path / "dasl.backup")
         assert restored.exit_code == 0
         problem = "it is file:///new, and the backup names files below file:///old/artifacts. Set"
-        assert (problem in restored.stderr) is told
+        assert (problem in restored.stderr) is warns
 
 
 def test_folders_that_no_row_names_are_listed(

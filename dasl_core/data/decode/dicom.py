@@ -60,7 +60,7 @@ def decode(file: IO[bytes]) -> Pixels:
         stored = pixels.pixel_array(
             dataset, index=0, decoding_plugin=plugin, correct_unused_bits=False
         )
-    except NotImplementedError:
+    except NotImplementedError:  # a RuntimeError, whose text is the reason
         raise
     except RuntimeError as error:
         # pydicom puts a list of plugins, of which there is one, before the reason.
