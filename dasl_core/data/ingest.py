@@ -362,12 +362,14 @@ def _no_images(location: str, skipped: Sequence[Skipped], listing: Listing) -> s
     message = f"{location} holds no usable image"
     if skipped:
         message += f"; {len(skipped)} skipped, such as {skipped[0].path} ({skipped[0].reason})"
-    if endings := listing.ignored.endings:
+    endings = listing.ignored.endings
+    if endings:
         count = endings.total()
         files = "1 other file" if count == 1 else f"{count} other files"
         message += f"; {files} ignored: {listing.ignored.describe()}"
-        if not skipped:
-            message += f"; expected files that end in {', '.join(sorted(IMAGE_EXTENSIONS))}"
+    if not skipped:
+        message += f"; expected files that end in {', '.join(sorted(IMAGE_EXTENSIONS))}"
+    if endings:
         message += listing.ignored.advise()
         if ".arrow" in endings:
             message += ". Of a Hugging Face cache, register what save_to_disk or to_parquet writes, or hf://OWNER/NAME"
