@@ -210,7 +210,7 @@ def _compare(curve: _Curve, anchors: Anchors) -> tuple[Kind, str, dict[str, floa
     if name != "effective_rank" and curve.images < FEWEST_IMAGES:
         message = (
             f"too few images: {_resolution(curve.images)} {label} {last} ({others}). Hold out more images "
-            "(evaluate.holdout.fraction)."
+            "(evaluate.holdout.fraction), or evaluate on others (evaluate.dataset)."
         )
         return "too_few_images", message, metrics
     if curve.compare(curve.last, [curve.start]) < 1:
