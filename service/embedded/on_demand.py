@@ -95,7 +95,7 @@ class RayOnDemand:
         elif not is_alive:
             if state == State.RUNNING:
                 self.lost_work.set()
-            self._fail(now, "ended unexpectedly")
+            self._fail(now, "ended unexpectedly" if state == State.RUNNING else "did not start")
         elif state == State.STARTING:
             # A node is reported before its CPUs are.
             if cluster is not None and cluster.total_cpus:

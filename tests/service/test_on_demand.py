@@ -177,7 +177,9 @@ def test_ray_that_died_waits_for_a_dispatcher_that_knows(machine: Machine) -> No
     assert machine.starts == 2
     # One that died before it ran has lost nothing.
     machine.running = False
-    ray.keep(needed=True)
+    report = ray.keep(needed=True)
+    assert report is not None
+    assert "did not start" in str(report.problem)
     assert not ray.lost_work.is_set()
 
 
