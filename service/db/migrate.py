@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.db.backup import backup_before_upgrade
-from service.db.session import first_line, make_engine
+from service.db.session import first_line, is_damaged, make_engine
 
 # An arbitrary number that nothing else in this database uses: "DASL" in ASCII.
 _ADVISORY_LOCK = 0x4441534C
@@ -44,6 +44,11 @@ def upgrade(url: str) -> None:
             command.upgrade(configuration(connection), "head")
     except SQLAlchemyError as error:
         masked = engine.url.render_as_string(hide_password=True)
+        if is_damaged(error):
+            raise ValueError(
+                f"The database {masked} (DASL_DATABASE_URL) is damaged: {first_line(error)}. Restore a backup with "
+                "dasl db restore"
+            ) from error
         raise ValueError(
             f"The database {masked} (DASL_DATABASE_URL) cannot be brought up to date: {first_line(error)}"
         ) from error

@@ -48,6 +48,7 @@ _SQLITE_AWAY = {
     sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_READONLY,
 }
+_SQLITE_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _SYNC_MODE = "dasl_sync_mode"
 # Time limit of a reading session, and the number of SQLite's steps (some 0.1 ms) between two checks of it.
 _STATEMENT_SECONDS, _STEPS_PER_CHECK = "dasl_statement_seconds", 10_000
@@ -63,6 +64,11 @@ _USED_AT, _TRUSTED_SECONDS = "dasl_used_at", 1.0
 def first_line(error: Exception) -> str:
     """Return the first line of the database's message, without SQLAlchemy's statement and link."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+
+
+def is_damaged(error: Exception) -> bool:
+    """Whether SQLite cannot read its file, because something else overwrote or cut it."""
+    return getattr(getattr(error, "orig", None), "sqlite_errorcode", None) in _SQLITE_DAMAGED
 
 
 def is_timeout(error: Exception) -> bool:

@@ -111,5 +111,5 @@ def test_upgrade_error_names_unreachable_database_without_password() -> None:
 def test_upgrade_error_names_file_that_is_no_database(tmp_path: Path) -> None:
     file = tmp_path / "dasl.db"
     file.write_bytes(b"no database at all" * 100)
-    with pytest.raises(ValueError, match=f"{file}.* cannot .*: file is not a database"):
+    with pytest.raises(ValueError, match=f"{file}.* is damaged: file is not a database"):
         migrate.upgrade(f"sqlite:///{file}")

@@ -49,7 +49,11 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "{tmp}/link (DASL_HOME) is a link to unmounted, which does not",
         ),
         ("DASL_HOME", "{tmp}/file/home", "(DASL_HOME) cannot be used: Not a directory"),
-        ("DASL_DATABASE_URL", "sqlite:///{tmp}/text", "file is not a database"),
+        (
+            "DASL_DATABASE_URL",
+            "sqlite:///{tmp}/text",
+            "(DASL_DATABASE_URL) is damaged: file is not a database. Restore a backup with",
+        ),
         ("DASL_DATABASE_URL", "mysql://u:hunter2@h/d", "DASL_DATABASE_URL names 'mysql'"),
         (
             "DASL_DATABASE_URL",
