@@ -10,18 +10,24 @@ _FILE = "database"
 
 
 def check_database(settings: Settings) -> None:
-    """Check that the home was not used with another database while this one is empty.
+    """Check that the database is not empty where the home was used with one.
 
     Raises:
-        ValueError: it was, for example because `DASL_DATABASE_URL` is not set.
+        ValueError: it is, for example because `DASL_DATABASE_URL` is not set, or because its file is lost.
     """
     file, named = settings.home / _FILE, _name(settings)
-    known = file.read_text(encoding="utf-8").strip() if file.exists() else named
-    if known != named and is_empty(settings.database_url):
+    if not file.exists() or not is_empty(settings.database_url):
+        return
+    known = file.read_text(encoding="utf-8").strip()
+    if known != named:
         raise ValueError(
             f"DASL_DATABASE_URL: {named} is empty, and {settings.home} was used with {known} until now. Set "
             f"DASL_DATABASE_URL to that one, or, to begin with an empty database, remove {file}"
         )
+    raise ValueError(
+        f"DASL_DATABASE_URL: {named} is empty, and {settings.home} was used with it: its tables are lost. Restore a "
+        f"backup with dasl db restore, or, to begin with an empty database, remove {file}"
+    )
 
 
 def remember_database(settings: Settings) -> None:

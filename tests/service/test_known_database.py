@@ -33,6 +33,24 @@ def test_forgotten_address_is_refused_and_nothing_is_created(tmp_path: Path) -> 
     check_database(of(tmp_path))
 
 
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_lost_database_is_refused(tmp_path: Path, is_truncated: bool) -> None:
+    """Its file is gone, or empty after a power failure: a new one would hide that all rows are lost."""
+    settings = of(tmp_path)
+    upgrade(settings.database_url)
+    remember_database(settings)
+    check_database(settings)
+    for file in tmp_path.glob("dasl.db*"):
+        file.unlink()
+    if is_truncated:
+        (tmp_path / "dasl.db").touch()
+    with pytest.raises(ValueError, match=r"its tables are lost\. Restore a backup with dasl db"):
+        check_database(settings)
+    assert (tmp_path / "dasl.db").exists() == is_truncated
+    (tmp_path / "database").unlink()  # as the message says
+    check_database(settings)
+
+
 def test_another_database_with_tables_is_a_move(tmp_path: Path) -> None:
     remember_database(of(tmp_path, OTHER))
     moved = f"sqlite:///{tmp_path / 'moved.db'}"
