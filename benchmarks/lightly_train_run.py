@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--output", required=True)
     for name in ("--epochs", "--size", "--batch-size", "--threads"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--precision", required=True)
     arguments = parser.parse_args()
 
     import lightly_train
@@ -43,10 +44,9 @@ def main() -> None:
         method="simclr",
         epochs=arguments.epochs,
         batch_size=arguments.batch_size,
-        num_workers=arguments.threads,
         accelerator="cpu",
         devices=1,
-        precision="32-true",
+        precision=arguments.precision,
         transform_args={"image_size": (arguments.size, arguments.size)},
         model_args={"pretrained": False},
         callbacks={"early_stopping": None},

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.loader import Batch
+from dasl_core.machine import keep_freed_memory
 from dasl_core.spec import JobSpec, resolve
 from dasl_core.train.build import RunFiles, build_trainer, open_run
 from dasl_core.train.reporter import NullReporter, Reporter
@@ -36,6 +37,7 @@ def build(
         threads: for decoding, and for torch on a CPU.
         reporter: of the run; None discards all reports.
     """
+    keep_freed_memory()  # as `dasl train` and the service's workers
     defaults = {"dataset": "images", "evaluate": {"holdout": None}}
     spec = JobSpec.model_validate(defaults | settings)
     files = RunFiles(cache=folder / "cache", scratch=folder)

@@ -17,7 +17,6 @@ from benchmarks.data import transforms
 from benchmarks.data.sources import Bucket, Source
 from dasl_core.data.index import DatasetIndex
 from dasl_core.data.ingest import ingest_folder
-from dasl_core.machine import keep_freed_memory
 from dasl_core.train.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -128,7 +127,6 @@ def own_trainer(case: Case, index: DatasetIndex, folder: Path) -> Trainer:
         "train": {"batch_size": case.batch_size, "epochs": 100},
     }
     folder.mkdir(parents=True)
-    keep_freed_memory()  # as `dasl train` and the service's workers
     return own_run.build(settings, index, folder, device=CPU, threads=case.workers)
 
 
