@@ -232,6 +232,7 @@ def dino_loss(targets: Tensor, outputs: Tensor, temperature: float) -> Tensor:
     check_temperature(temperature)
     with torch.autocast(outputs.device.type, enabled=False):
         log_probabilities = F.log_softmax(full_precision(outputs) / temperature, dim=-1)
-        pairs = torch.einsum("tbk,vbk->tv", targets.detach(), log_probabilities)
+        # By image first: as one product over images and outputs, millions of terms would be one GPU block's.
+        pairs = torch.einsum("tbk,vbk->btv", targets.detach(), log_probabilities).sum(dim=0)
         compared = pairs.numel() - len(targets)  # a view is not compared with itself
         return -pairs.fill_diagonal_(0).sum() / (compared * outputs.shape[1])
