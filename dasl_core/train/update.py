@@ -101,7 +101,7 @@ class Updater:
             return
         state = [optimizer.state[weight].values() for weight in weights]
         changing = [*weights, *(value for values in state for value in values)]
-        before = [torch.clone(tensor) for tensor in changing]
+        before = torch._foreach_clone(changing)
         optimizer.step()
         restore_unless(updated, changing, before)
 
@@ -148,7 +148,6 @@ def restore_unless(flag: Tensor, tensors: Sequence[Tensor], before: Sequence[Ten
 @torch.no_grad()
 def clip_each(gradients: list[Tensor], limit: float) -> None:
     """Clip the norm of each gradient separately, as in DINO's code."""
-    norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+    norms = torch.stack(torch._foreach_norm(gradients))
     factors = (limit / (norms + 1e-6)).clamp(max=1)  # no synchronization with the device
-    for gradient, factor in zip(gradients, factors, strict=True):
-        gradient.mul_(factor)
+    torch._foreach_mul_(gradients, list(factors))
