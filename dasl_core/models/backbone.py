@@ -12,6 +12,7 @@ import timm
 import torch
 from timm.models import load_pretrained, model_entrypoint
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dasl_core.models.input_bands import adapt_first_convolutions
 from dasl_core.models.transformers_layout import to_authors_layout
@@ -28,6 +29,18 @@ from dasl_core.spec import ResolvedBackbone
 from dasl_core.spec.backbones import BACKBONES, SMALL_STEM_PATCHES, Stem
 from dasl_core.spec.weights import stem_problem
 from dasl_core.spec.weights_record import FIRST_CONVOLUTION
+
+# Of torch's Dropout and timm's DropPath and PatchDropout.
+_DROP_RATES = ("p", "drop_prob", "prob")
+
+
+def depends_on_mode(network: nn.Module) -> bool:
+    """Whether a network computes something else than in eval mode, because of a layer of torch or timm."""
+    return any(
+        layer.training
+        and (isinstance(layer, _BatchNorm) or any(getattr(layer, rate, 0) for rate in _DROP_RATES))
+        for layer in network.modules()
+    )
 
 
 def build_backbone(backbone: ResolvedBackbone, *, any_size: bool = False) -> nn.Module:

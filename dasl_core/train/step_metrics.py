@@ -22,6 +22,9 @@ from dasl_core.vocabulary import TRAINED
 
 # Metrics stay on the device for this many steps: reading one waits for the device.
 REPORT_EVERY_STEPS = 10
+# Steps between two measurements that take forwards of their own, of up to half a step together: as few as make `PROBES` in
+# a run, within these limits.
+PROBES, PROBE_EVERY_STEPS = 20, (5, 100)
 SPREAD_IMAGES = 128  # few enough for a singular value decomposition in milliseconds
 
 
@@ -51,15 +54,27 @@ class StepMetrics:
         self.device = device
         self._pending: list[dict[str, Tensor]] = []  # scalars of the steps since the last report
         self._since = time.perf_counter()
+        fewest, most = PROBE_EVERY_STEPS
+        often = min(most, max(fewest, length.total_steps // PROBES))
+        # A multiple of the steps between reports, unless it is shorter.
+        self._probe_every = often - (
+            often % REPORT_EVERY_STEPS if often > REPORT_EVERY_STEPS else 0
+        )
         self._alarm = CollapseAlarm()
         self._latest: dict[str, float] | None = None  # of the last reported step
         self._times = Times(0.0, {})  # between the last two reports
         self._recent = RecentTimes()
 
     def is_due(self, step: int) -> bool:
-        """Whether metrics are reported after the step with this index."""
-        done = step + 1
-        return done % self.length.steps_per_epoch == 0 or done % REPORT_EVERY_STEPS == 0
+        """Whether the metrics after the step with this index are reported with the expensive ones, and watched."""
+        return self._is_nth(step, min(REPORT_EVERY_STEPS, self._probe_every))
+
+    def is_probed(self, step: int) -> bool:
+        """Whether the update of the step with this index, one that is due, is measured with forwards of its own."""
+        return self._is_nth(step, self._probe_every)
+
+    def _is_nth(self, step: int, steps: int) -> bool:
+        return (step + 1) % steps == 0 or step + 1 == self.length.total_steps
 
     def add(self, metrics: dict[str, Tensor], embeddings: Tensor, *, spread: bool) -> None:
         """Buffer one step's scalars. Keys may differ between steps.

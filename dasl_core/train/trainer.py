@@ -10,7 +10,8 @@ from torch import Tensor
 
 from dasl_core.data.loader import Batch, EpochLoader
 from dasl_core.distributed import all_ranks, broadcast_int, rank
-from dasl_core.methods import Method, Outputs, Step
+from dasl_core.methods import Method, Step
+from dasl_core.models.backbone import depends_on_mode
 from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
 from dasl_core.train.certificate import digest_weights, environment, is_entry
@@ -29,7 +30,7 @@ from dasl_core.train.update import Updater
 from dasl_core.train.validation import Validator
 from dasl_core.vocabulary import TrainingOutcome
 
-# Number of images whose embeddings are compared before and after an update, at each report.
+# Number of images whose embeddings are compared before and after an update.
 PROBE_IMAGES = 32
 
 
@@ -135,7 +136,7 @@ class Trainer:
         images = range(rank() * share, (rank() + 1) * share)  # of the global batch
         masks = self.method.draw_masks([derive_seed(seed, "method", index, i) for i in images])
         self.updater.snapshot_buffers()
-        reported = self.metrics.is_due(index)
+        reported, probed = self.metrics.is_due(index), self.metrics.is_probed(index)
         # The first step of the run, and of the backbone after the epochs of the heads.
         first = index in (0, self.run.spec.train.head_only_epochs * per_epoch)
         terms, outputs = self.gradients.backward(
@@ -144,10 +145,13 @@ class Trainer:
         # Before unscaling, which checks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()
-        before = self._probe(views) if reported else None
+        embeddings = outputs["embeddings"]
+        before = None
+        if probed:
+            is_known = not self.run.spec.backbone.is_own and not depends_on_mode(self.method)
+            before = embeddings[0, :PROBE_IMAGES] if is_known else self._probe(views)
         with self.run.timer.span("optimizer"):
             norm, updated = self.updater.apply()
-        embeddings = outputs["embeddings"]
         if updated is not False:  # a tensor that the device may still compute
             on_device = updated if isinstance(updated, Tensor) else None
             self.method.after_update(replace(step, updated=on_device))
@@ -165,13 +169,15 @@ class Trainer:
         self.metrics.add(metrics, embeddings, spread=reported)
         overflowed = self.updater.overflowed
         self.outcomes.record(progress.step, batch.indices, updated, overflowed=overflowed)
-        if reported:
+        ends_entry = is_entry(progress.step, per_epoch)
+        if reported or ends_entry:
             # Only at these steps, which a resumed run reports too.
             dim = {"embedding_dim": embeddings.shape[-1]}
             self.metrics.watch_collapse(self._report() | dim)
-            for warning in self.criterion.share_warnings(index, length.total_steps):
-                self.run.reporter.event("gradient_share", *warning)
-            if is_entry(progress.step, per_epoch):
+            if reported:
+                for warning in self.criterion.share_warnings(index, length.total_steps):
+                    self.run.reporter.event("gradient_share", *warning)
+            if ends_entry:
                 progress.add_entry(digest_weights(self.method.state_dict()) if rank() == 0 else "")
         else:
             self._count_steps(wait=False)
@@ -286,6 +292,6 @@ class Trainer:
         """
         self.method.eval()
         with self.gradients.autocast():
-            outputs: Outputs = self.method([view[:PROBE_IMAGES] for view in views[:2]])
+            embeddings = self.method.embed(views[0][:PROBE_IMAGES])
         self.method.train()
-        return outputs["embeddings"][0]
+        return embeddings

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from dasl_core.data.index import DatasetIndex
 from dasl_core.spec import Clip, ResolvedJobSpec
 from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
-from dasl_core.train.step_metrics import REPORT_EVERY_STEPS
 from tests.support.training_world import SMALL, Recorder, open_trainer, resolved
 
 FirstStep = Callable[[ResolvedJobSpec], dict[str, Tensor]]
@@ -151,15 +150,15 @@ def test_per_view_setting_changes_only_that_view(
 def test_probe_leaves_network_in_training_mode(
     pictures: DatasetIndex, cache: Path, tmp_path: Path
 ) -> None:
-    """At step 10 of an epoch's 12, some images are embedded in eval mode."""
-    spec = resolved(pictures, train={"epochs": 1, "batch_size": 2})
+    """At every fifth step, some images are embedded in eval mode; an epoch has 12."""
+    spec = resolved(pictures, train={"epochs": 4, "batch_size": 2})
     reporter, training, looks = Recorder(tmp_path / "kept"), [], []
 
     def note(method: nn.Module, *_: Any) -> None:
         looks.append(method.training)
 
     with closing(open_trainer(spec, pictures, cache, tmp_path, reporter)) as this:
-        this.method.register_forward_hook(note)
+        this.method.backbone.register_forward_hook(note)
         for batch in this.loader.epoch(0):
             training.append(all(part.training for part in this.method.modules()))
             this.step(batch)
@@ -169,10 +168,10 @@ def test_probe_leaves_network_in_training_mode(
             for name, value in this.method.named_buffers()
             if name.endswith("num_batches_tracked")
         ]
-    assert len(reporter.curve()) == 12 > REPORT_EVERY_STEPS
+    assert len(reporter.curve()) == 12
     assert training == [True] * 13
-    # Before and after the update of the tenth step and of the last.
-    assert looks == [True] * 10 + [False] * 2 + [True] * 2 + [False] * 2
+    # Before and after the update.
+    assert looks == ([True] * 5 + [False] * 2) * 2 + [True] * 2
     assert len(reporter.curve("angular_update")) == 2
     assert steps
     assert set(steps) == {12}
@@ -209,7 +208,7 @@ def test_network_runs_in_requested_precision(
         method={"name": method, **SMALL[method]},
         # float16 takes a CPU long; for bfloat16 see test_resume
         backbone={"stem": "standard" if precision == "fp16" else "small"},
-        train={"precision": precision, "micro_batches": parts, "batch_size": 24},
+        train={"precision": precision, "micro_batches": parts, "batch_size": 24, "epochs": 1},
         evaluate={"knn": None, "retrieval": []},
     )
     seen: list[torch.dtype] = []
@@ -225,9 +224,10 @@ def test_network_runs_in_requested_precision(
         for layer in layers:
             layer.register_forward_hook(note)
         this.step(next(this.loader.epoch(0)))
-        # The parts' forwards (twice where gradients are cached), and two looks.
-        passes = {("simclr", 2): 4}.get((method, parts), parts) + 2
-        assert len(seen) >= passes * len(layers)
+        # The parts' forwards (twice where gradients are cached), and two looks at embeddings.
+        passes = {("simclr", 2): 4}.get((method, parts), parts)
+        looked_at = {*this.method.backbone.modules(), *this.method.embedding_head.modules()}
+        assert len(seen) >= passes * len(layers) + 2 * len(looked_at.intersection(layers))
         assert set(seen) == {wanted}
         seen.clear()
         this.validator.evaluate("backbone")
