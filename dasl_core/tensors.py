@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -206,11 +206,21 @@ def exact_products(device: torch.device) -> Iterator[None]:
 
     A training run may enable both, which would change which of two neighbors is nearer.
     """
+    with _product_precision("highest"), torch.autocast(device.type, enabled=False):
+        yield
+
+
+def tf32_products(device: torch.device) -> AbstractContextManager[None]:
+    """Context manager for float32 products with factors of 11 significant bits (TF32) on a GPU."""
+    return _product_precision("high") if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _product_precision(precision: str) -> Iterator[None]:
     allowed = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    torch.set_float32_matmul_precision(precision)
     try:
-        with torch.autocast(device.type, enabled=False):
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(allowed)
 

@@ -108,7 +108,11 @@ class Drawing:
         positions = self._order[first + places.start : first + places.stop]
         pixels, valid_hw = canvases.read(positions)
         at = torch.arange(places.start, places.stop)
-        drawn = self._maker.draw(valid_hw, step, at, backbone.in_channels)
+        drawn = [
+            ([view], draws)
+            for views, together in self._maker.draw(valid_hw, step, at, backbone.in_channels)
+            for view, draws in zip(views, together.split(len(views)), strict=True)
+        ]
         # One after the other, because views of many bands take much memory.
         views = [
             _denormalized(self._maker.render(pixels, valid_hw, [view])[0], backbone.normalization)

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from dasl_core.data.loader import Batch
-from dasl_core.data.views import Draws, draw, render_views
+from dasl_core.data.views import Draws, ViewParameters, draw, render_views
 from dasl_core.distributed import rank
 from dasl_core.seeds import derive_seed, random_state, restore_random_state, stream
 from dasl_core.spec import ResolvedAugment, ResolvedJobSpec, ViewAugment
+from dasl_core.spec.fields import Interpolation
 from dasl_core.spec.methods import ResolvedMethodSettings
 from dasl_core.spec.methods.config import MultiCropConfig
 from dasl_core.tensors import to_device
@@ -100,8 +102,12 @@ class CustomViewMaker:
             restore_random_state(state, self.device)
 
 
+Drawn = tuple[Sequence[View], Draws]
+"""Views with the same `View.augment`, and their draws, one view after the other."""
+
+
 class ViewMaker:
-    """Draws and renders the views of a rank's images, on the device."""
+    """Draws and renders the views of a rank's images, on the device, all views of a size in one call."""
 
     def __init__(self, spec: ResolvedJobSpec, device: torch.device) -> None:
         self.views = build_views(spec.method, spec.augment, spec.backbone.image_size)
@@ -120,36 +126,29 @@ class ViewMaker:
         drawn = self.draw(batch.valid_hw, step, positions, channels)
         return self.render(canvases, batch.valid_hw, drawn)
 
-    def draw(
-        self, valid_hw: Tensor, step: int, positions: Tensor, channels: int
-    ) -> list[tuple[View, Draws]]:
+    def draw(self, valid_hw: Tensor, step: int, positions: Tensor, channels: int) -> list[Drawn]:
         """Draw the views of images at positions (B,) in a step's global batch; sizes as in `render`."""
+        drawn: list[Drawn] = []
+        for _, alike in groupby(enumerate(self.views), key=lambda each: each[1]):
+            numbers, views = zip(*alike, strict=True)
+            keys = [derive_seed(self.seed, "views", step, number) for number in numbers]
+            drawn.append((views, draw(valid_hw, views[0].augment, keys, positions, channels)))
+        return drawn
+
+    def render(self, canvases: Tensor, valid_hw: Tensor, drawn: Sequence[Drawn]) -> list[Tensor]:
+        """Render drawn views of canvases (B, C, S, S) with heights and widths (B, 2), on the device."""
+        wanted = []
+        for (size, interpolation), same in groupby(drawn, key=_size_and_filter):
+            parts = [draws.parameters(valid_hw, interpolation) for _, draws in same]
+            wanted.append((ViewParameters.joined(parts), size))
+        rendered = render_views(canvases, valid_hw, wanted, self.dtype, self.normalization)
         return [
-            (
-                view,
-                draw(
-                    valid_hw,
-                    view.augment,
-                    derive_seed(self.seed, "views", step, number),
-                    positions,
-                    channels,
-                ),
-            )
-            for number, view in enumerate(self.views)
+            view
+            for images in rendered
+            for view in images.contiguous(memory_format=self.layout).split(len(canvases))
         ]
 
-    def render(
-        self, canvases: Tensor, valid_hw: Tensor, drawn: Sequence[tuple[View, Draws]]
-    ) -> list[Tensor]:
-        """Render drawn views of canvases (B, C, S, S) with heights and widths (B, 2), on the device."""
-        views = render_views(
-            canvases,
-            valid_hw,
-            [
-                (draws.parameters(valid_hw, view.augment.interpolation), view.image_size)
-                for view, draws in drawn
-            ],
-            self.dtype,
-            self.normalization,
-        )
-        return [view.contiguous(memory_format=self.layout) for view in views]
+
+def _size_and_filter(drawn: Drawn) -> tuple[int, Interpolation]:
+    (view, *_), _ = drawn
+    return view.image_size, view.augment.interpolation

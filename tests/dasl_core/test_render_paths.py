@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2.functional import InterpolationMode, resized_crop
 
 from dasl_core.data.views import ViewParameters, central_view, draw_view, render, render_views
@@ -246,7 +248,9 @@ def test_crop_equals_antialiased_resized_crop_of_torchvision(
     )  # fmt: skip
     box = torch.tensor([[left, top, width, height]]).double() / 120
     whole = {"whole_pixels": True} if crop is crop_all else {}
+    box = box[None] if crop is crop_all else box
     ours = crop(image.double(), torch.tensor([[120, 120]]), box, 64, interpolation, **whole)
+    ours = ours[0] if crop is crop_all else ours
     inner = (..., slice(3, -3), slice(3, -3)) if crop is crop_each else ...
     torch.testing.assert_close(ours[inner], expected[inner], rtol=0, atol=1e-6)
 
@@ -276,3 +280,39 @@ def test_all_levels_of_12_bits_stay_distinct(size: int) -> None:
     for view in (central_view(valid_hw), whole):
         levels = render(image, valid_hw, view, size, torch.float32, normalization)
         assert len(levels.unique()) == size * size
+
+
+class RoundedToTF32(TorchDispatchMode):
+    """Rounds the factors of all products to the 11 significant bits of TF32, as a GPU does."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.products = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function.overloadpacket.__name__ == "bmm":
+            self.products += 1
+            args = tuple(
+                ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) for x in args
+            )
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("interpolation", FILTERS)
+@pytest.mark.parametrize("size", [24, 96, 224])
+def test_products_in_tf32_change_less_than_half_a_level(
+    interpolation: Interpolation, size: int
+) -> None:
+    images = canvases(torch.uint8).float()
+    valid_hw, view = drawn(interpolation)
+
+    def crop() -> Tensor:
+        return crop_all(images, valid_hw, view.box[None], size, interpolation, whole_pixels=True)
+
+    with RoundedToTF32() as mode:
+        rounded = crop()
+    assert mode.products == 2
+    error = (rounded - crop()).abs().max()
+    assert 0 < error < 0.4

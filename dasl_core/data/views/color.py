@@ -9,11 +9,12 @@ from torch import Tensor
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601-2, as Pillow's
 # The rows of the chroma sum to 0: a gray pixel has none, so hue and saturation leave it gray.
 RGB_TO_YIQ = (LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112))
+_TO_YIQ = torch.tensor(RGB_TO_YIQ)
+_TO_RGB = torch.linalg.inv(_TO_YIQ)
 
 
 def color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
     """Compose (B, 3, 3) matrices: brightness, then saturation, then a hue rotation (1 is a full turn)."""
-    to_yiq = torch.tensor(RGB_TO_YIQ)
     cos, sin = torch.cos(2 * math.pi * hue), torch.sin(2 * math.pi * hue)
     zero, one = torch.zeros_like(hue), torch.ones_like(hue)
     turn = torch.stack(
@@ -25,9 +26,7 @@ def color_matrix(brightness: Tensor, saturation: Tensor, hue: Tensor) -> Tensor:
         dim=1,
     )
     changed = (saturation != 1) | (hue != 0)
-    matrix = torch.where(
-        changed[:, None, None], torch.linalg.inv(to_yiq) @ turn @ to_yiq, torch.eye(3)
-    )
+    matrix = torch.where(changed[:, None, None], _TO_RGB @ turn @ _TO_YIQ, torch.eye(3))
     return brightness[:, None, None] * matrix
 
 

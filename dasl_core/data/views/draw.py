@@ -6,8 +6,10 @@ The hash is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom num
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,9 +57,9 @@ class _Draw(IntEnum):
 
 @dataclass(frozen=True)
 class Draws:
-    """Random operations of one view of B images, in order of application. Numbers are float32.
+    """Random operations of one view of B images, or of V * B, one view after the other. Numbers are float32.
 
-    An operation that no image draws is None.
+    Attributes are in order of application. An operation that no image draws is None.
 
     Attributes:
         crop: (B, 4), x, y, width and height of the crop, in whole pixels of the image.
@@ -87,8 +89,20 @@ class Draws:
     solarized: Tensor | None
     dropped: Tensor | None
 
+    def split(self, count: int) -> list["Draws"]:
+        """Return the operations of each of several views."""
+        size = len(self.crop) // count
+        return [self._rows(slice(start, start + size)) for start in range(0, count * size, size)]
+
+    def _rows(self, rows: slice) -> "Draws":
+        changed: dict[str, Any] = {
+            name: value[rows] for name, value in vars(self).items() if value is not None
+        }
+        return replace(self, **changed)
+
     def parameters(self, valid_hw: Tensor, interpolation: Interpolation) -> ViewParameters:
         """Return the rendering parameters for images of heights and widths `valid_hw` (B, 2)."""
+        valid_hw = valid_hw.repeat(len(self.crop) // len(valid_hw), 1)
         mirrored, upended, transposed = self.flip, self.vertical_flip, None
         if self.turns is not None:
             # An odd number of quarter turns mirrors columns and then exchanges them with rows.
@@ -118,19 +132,24 @@ class Draws:
 
 
 def draw(
-    valid_hw: Tensor, augment: ViewAugment, key: int, positions: Tensor, channels: int = 3
+    valid_hw: Tensor,
+    augment: ViewAugment,
+    keys: Sequence[int],
+    positions: Tensor,
+    channels: int = 3,
 ) -> Draws:
-    """Draw one view.
+    """Draw views, one for each key.
 
     The draws of an image are a function of the key, its position and its size, so a rank draws only for its images.
 
     Args:
         valid_hw: (B, 2) int64, heights and widths of the images.
-        key: of this view in this step, from `derive_seed`.
+        keys: of each view in this step, from `derive_seed`.
         positions: (B,) int64, positions of the images in the global batch.
         channels: bands of the images.
     """
-    numbers = uniform(key, positions, max(_Draw) + 1)
+    numbers = torch.cat([uniform(key, positions, max(_Draw) + 1) for key in keys])
+    valid_hw = valid_hw.repeat(len(keys), 1)
 
     def happens(draw: _Draw, probability: float) -> Tensor:
         return numbers[:, draw] < probability
@@ -144,14 +163,11 @@ def draw(
         turns = turns * happens(_Draw.ROTATED, augment.rotate)
     strength = JITTER * augment.jitter
     active = happens(_Draw.JITTERED, augment.jitter_probability).float()
-    brightness, contrast, saturation = (
-        1 + active * between(draw, max(-1.0, -spread), spread)
-        for draw, spread in (
-            (_Draw.BRIGHTNESS, strength),
-            (_Draw.CONTRAST, strength),
-            (_Draw.SATURATION, strength * augment.saturation),
-        )
-    )
+    # Of brightness, contrast and saturation, whose numbers are beside each other.
+    high = torch.tensor([strength, strength, strength * augment.saturation])
+    low = torch.tensor([max(-1.0, -spread) for spread in high.tolist()])
+    changes = low + (high - low) * numbers[:, _Draw.BRIGHTNESS : _Draw.SATURATION + 1]
+    brightness, contrast, saturation = (1 + active[:, None] * changes).unbind(1)
     if augment.blur > 0:
         sigma = happens(_Draw.BLURRED, augment.blur) * between(_Draw.SIGMA, *BLUR_SIGMA)
     if augment.solarize > 0:
@@ -179,7 +195,7 @@ def draw_view(
     valid_hw: Tensor, augment: ViewAugment, key: int, positions: Tensor, channels: int = 3
 ) -> ViewParameters:
     """Draw the parameters of one view; arguments as for `draw`."""
-    drawn = draw(valid_hw, augment, key, positions, channels)
+    drawn = draw(valid_hw, augment, [key], positions, channels)
     return drawn.parameters(valid_hw, augment.interpolation)
 
 

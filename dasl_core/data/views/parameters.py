@@ -1,5 +1,6 @@
 """The parameters of one view of a batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from dasl_core.spec.fields import Interpolation
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """The parameters of one view of B images, on the CPU. Numbers are float32.
+    """The parameters of one view of B images, or of V * B, one view after the other, on the CPU. Numbers are float32.
 
     An operation that no image draws is None.
 
@@ -46,10 +47,38 @@ class ViewParameters:
         }
         return replace(self, **changed)
 
+    @classmethod
+    def joined(cls, parts: Sequence["ViewParameters"]) -> "ViewParameters":
+        """Return the parameters of several views, one after the other; all have the same filter and whole pixels."""
+        if len(parts) == 1:
+            return parts[0]
+        changed: dict[str, Any] = {}
+        for name, nothing in _NOTHING.items():
+            values = [getattr(part, name) for part in parts]
+            if any(value is not None for value in values):
+                changed[name] = torch.cat(
+                    [
+                        nothing.expand(len(part.box)) if value is None else value
+                        for part, value in zip(parts, values, strict=True)
+                    ]
+                )
+        for name in ("box", "color", "contrast"):
+            changed[name] = torch.cat([getattr(part, name) for part in parts])
+        return replace(parts[0], **changed)
+
     def recolored(self) -> Tensor:
         """(B,) bool, whether the colors of each image change."""
         changed = (self.color != torch.eye(3)).any(dim=(1, 2))
         return changed | (self.contrast != 1)
+
+
+# The values of images that do not draw an operation.
+_NOTHING = {
+    "sigma": torch.zeros(1),
+    "solarized": torch.zeros(1, dtype=torch.bool),
+    "transposed": torch.zeros(1, dtype=torch.bool),
+    "dropped": torch.full((1,), -1),
+}
 
 
 def central_view(valid_hw: Tensor, crop_pct: float = 1.0) -> ViewParameters:

@@ -53,20 +53,23 @@ def crop_all(
     *,
     whole_pixels: bool,
 ) -> Tensor:
-    """Crop all canvases with two batched matrix multiplications.
+    """Crop all canvases, V times each, with two batched matrix multiplications.
 
     Args:
         canvases: (B, C, S, S), of the dtype of the boxes.
         valid_hw: (B, 2) height and width of the image within its canvas.
-        box: (B, 4), as `ViewParameters.box`.
+        box: (V, B, 4), as `ViewParameters.box`.
         size: pixels a side of the result.
         whole_pixels: as in `ViewParameters`.
 
     Returns:
-        (B, C, size, size), in the units of the canvases. The bicubic filter overshoots.
+        (V, B, C, size, size), in the units of the canvases. The bicubic filter overshoots.
     """
+    views = len(box)
     count, channels, side, _ = canvases.shape
-    centers, reduction, edge = _places(valid_hw, box, size)
+    # The views of an image beside each other, so that the first product reads its canvas once.
+    box = box.transpose(0, 1).flatten(0, 1)
+    centers, reduction, edge = _places(valid_hw.repeat_interleave(views, dim=0), box, size)
     pixels = torch.arange(side, device=box.device, dtype=box.dtype) + 0.5
     first, end = torch.zeros_like(edge), edge
     if whole_pixels:
@@ -74,7 +77,7 @@ def crop_all(
         first, end = torch.minimum(one, other).round(), torch.maximum(one, other).round()
     rows, columns = (
         _weights(
-            pixels.expand(count, side),
+            pixels.expand(len(box), side),
             centers[:, axis],
             reduction[:, axis],
             first[:, axis],
@@ -83,8 +86,11 @@ def crop_all(
         )
         for axis in (0, 1)
     )
-    lower = rows[:, None] @ canvases  # (B, C, size, side)
-    return (lower.flatten(1, 2) @ columns.mT).view(count, channels, size, size)
+    # All channels of a row beside each other, so that the weights need not be copied for each.
+    canvases = canvases.transpose(1, 2).reshape(count, side, channels * side)
+    lower = rows.view(count, views * size, side) @ canvases
+    crops = lower.view(len(box), size * channels, side) @ columns.mT
+    return crops.view(count, views, size, channels, size).permute(1, 0, 3, 2, 4)
 
 
 def crop_each(
