@@ -6,6 +6,6 @@ torchvision v2, lightly and kornia, and with litData's streaming if it is instal
 turns in one run.
 
 Ours is reported three times: ingest, which happens once; the first epoch on a data set, with the building
-of the cache; and every other epoch. The limit holds for the first epoch, since it decodes as all other
-contenders do in each epoch.
+of the cache; and every other epoch. The limits hold for the first use, ingest and first epoch together: all other
+contenders do in each epoch what it takes.
 """

@@ -21,23 +21,23 @@ from benchmarks.images import write_jpegs
 from benchmarks.machine import machine, write_results
 from benchmarks.processor_time import use_cores
 
-LIMIT = 0.5
-LIMITED_CASE = "500x375, 224"
 RESULTS = Path(__file__).parent.parent / "results" / "data.json"
 SMALL, LARGE = (500, 375), (4000, 3000)
 # Name, size of the images, pixels of a view, place.
 CASES = (
     ("500x375, 64", SMALL, 64, "folder"),
     ("500x375, 128", SMALL, 128, "folder"),
-    (LIMITED_CASE, SMALL, 224, "folder"),
+    ("500x375, 224", SMALL, 224, "folder"),
     ("4000x3000, 224", LARGE, 224, "folder"),
     ("tar, 224", SMALL, 224, "tar"),
     ("s3, 224", SMALL, 224, "s3"),
 )
+# Processor time of a first use by that of lightly, at most, by case.
+LIMITS = {"500x375, 64": 1.0, "500x375, 224": 0.7}
 
 
 def main() -> int:
-    """Measure all cases, print a table and write the results; return 1 if the limit is exceeded."""
+    """Measure all cases, print a table and write the results; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.data",
         description=description,
@@ -59,12 +59,12 @@ def main() -> int:
         for case in cases(Path(name), arguments):
             rows += measure(case, arguments.rounds)
             show(rows)
-    ratio = limited_ratio(rows)
+    ratios = first_use(rows)
     result = {
         "cores": cores,
-        "limit": LIMIT,
-        "ratio": ratio,
-        "within_limits": None if ratio is None else ratio <= LIMIT,
+        "limits": LIMITS,
+        "first_use": ratios,
+        "within_limits": all(ratio <= LIMITS[case] for case, ratio in ratios.items()),
         "litdata": "installed" if importlib.util.find_spec("litdata") else "not installed",
         "load_average_after": [round(load, 2) for load in os.getloadavg()],
         "rows": rows,
@@ -73,8 +73,11 @@ def main() -> int:
     write_results(arguments.output, {"machine": before, "settings": settings, "result": result})
     if result["litdata"] == "not installed":
         print("litdata, lightly: skipped, because litdata is not installed")
-    print(f"ours to lightly in processor time, {LIMITED_CASE}: {ratio}, limit {LIMIT:g}")
-    return 1 if result["within_limits"] is False else 0
+    for name, ratio in ratios.items():
+        print(
+            f"first use by lightly's epoch in processor time, {name}: {ratio}, limit {LIMITS[name]:g}"
+        )
+    return 0 if result["within_limits"] else 1
 
 
 def cases(folder: Path, arguments: argparse.Namespace) -> Iterator[Case]:
@@ -139,10 +142,18 @@ def measure(case: Case, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def limited_ratio(rows: list[dict[str, Any]]) -> float | None:
-    """Return our processor time relative to lightly's where the limit holds; `None` if not measured."""
-    of = {row["contender"]: row["processor_ms"] for row in rows if row["case"] == LIMITED_CASE}
-    return round(of["ours, first epoch"] / of["lightly"], 3) if of else None
+def first_use(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return our processor time of a first use relative to lightly's, by case that was measured and has a limit."""
+    times = {(row["case"], row["contender"]): row["processor_ms"] for row in rows}
+    return {
+        case: round(
+            (times[case, "ours, ingest"] + times[case, "ours, first epoch"])
+            / times[case, "lightly"],
+            3,
+        )
+        for case in LIMITS
+        if (case, "lightly") in times
+    }
 
 
 def show(rows: list[dict[str, Any]]) -> None:
