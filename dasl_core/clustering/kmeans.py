@@ -30,6 +30,9 @@ _SUM_ENTRIES = 1 << 20
 # Candidates for the initial centers per cluster, at most: drawing a thousand centers from 1.3 million points
 # would take longer than all iterations.
 _START_POINTS = 32
+# Number of clusters up to which their first centers are drawn by distance, whose time grows with its square; more are
+# drawn at random, as faiss does.
+_MOST_BY_DISTANCE = 8192
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def cluster(
     group: dist.ProcessGroup | None = None,
     on_iteration: Callable[[], object] = lambda: None,
 ) -> Clustering:
-    """Cluster the rows of all ranks in `group` by k-means, initialized with greedy k-means++.
+    """Cluster the rows of all ranks in `group` by k-means, initialized with greedy k-means++, at random beyond 8,192 clusters.
 
     Lloyd's algorithm (Arthur and Vassilvitskii, 2007, for the initialization) runs until no row
     changes its cluster, or for `max_iterations`. A cluster without points gets the point farthest
@@ -203,15 +206,21 @@ class _Points:
             )
 
     def start(self, k: int, seed: int) -> Tensor:
-        """Compute centers by greedy k-means++ on a sample of the rows, on rank 0, and broadcast them."""
+        """Compute centers by greedy k-means++ on a sample of the rows, on rank 0, and broadcast them.
+
+        Very many centers are a random sample of the rows instead.
+        """
         generator = torch.Generator().manual_seed(seed)
-        size = min(self.count, _START_POINTS * k)
+        by_distance = k <= _MOST_BY_DISTANCE
+        size = min(self.count, _START_POINTS * k) if by_distance else k
         slots = torch.full((self.count,), -1)
         slots[torch.randperm(self.count, generator=generator)[:size]] = torch.arange(size)
         slots = slots[self.positions].to(self.x.device)  # positions in the sample, or -1
         sample = self.x.new_zeros(size, self.x.shape[1])
         sample[slots[slots >= 0]] = self.x[slots >= 0]
         self.total(sample)  # exact, since each row comes from one rank and the others add zeros
+        if not by_distance:
+            return sample
         if self.rank == 0:
             centers = _plus_plus(sample, k, generator)
         else:

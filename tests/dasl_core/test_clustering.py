@@ -115,6 +115,21 @@ def test_start_of_large_bank_is_drawn_from_sample(monkeypatch: pytest.MonkeyPatc
     assert bool((torch.cdist(start, x).min(dim=1).values == 0).all())
 
 
+def test_very_many_centers_begin_as_a_random_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their k-means++ would take the square of their number, on one rank."""
+    monkeypatch.setattr(clustering, "_MOST_BY_DISTANCE", 29)
+    x = clouds(clusters=10, each=20)
+    for seed in (0, 1):
+        with LargestTensor() as largest:
+            start = start_of(x, 30, seed)
+        assert largest.entries == len(x)  # positions; the candidates would be all rows
+        rows = [tuple(row) for row in start.tolist()]
+        assert len(set(rows)) == 30
+        assert set(rows) <= {tuple(row) for row in x.tolist()}
+    assert not torch.equal(start_of(x, 30, 0), start)
+    assert cluster(x, 30).inertia < cluster(x, 10).inertia
+
+
 @pytest.mark.parametrize("metric", ["spherical", "euclidean"])
 def test_empty_clusters_get_farthest_points(metric: Any) -> None:
     x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [-1.0, 0.0], [0.0, 1.0]])
