@@ -270,6 +270,10 @@ class Method(nn.Module, ABC):
         """Factors on the learning rate, by prefix of the parameter names."""
         return {}
 
+    def restored_buffers(self) -> list[Tensor]:
+        """Buffers that a skipped step must restore: those that a forward, `loss` or `before_update` changes."""
+        return list(self.buffers())
+
     def before_update(self, step: Step) -> None:
         """Hook with the gradients of the global batch, before they are clipped and applied."""
 

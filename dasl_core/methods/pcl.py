@@ -60,6 +60,7 @@ class PCL(EMATeacherMethod, name="pcl"):
         # That of the initial weights: equal on all ranks and after a resume.
         self._seed = torch.initial_seed()
         self._keys: list[Tensor] = []  # of the micro-batches of this step
+        self._new_keys = torch.empty(0)  # of the global batch of this step
         self._metrics: dict[str, Tensor] = {}
 
     def forward(self, views: Sequence[Tensor]) -> Outputs:
@@ -116,21 +117,45 @@ class PCL(EMATeacherMethod, name="pcl"):
     @torch.no_grad()
     def before_update(self, step: Step) -> None:
         super().before_update(step)
-        # A skipped step restores the queue and the bank, like all buffers.
-        keys = gather(torch.cat(self._keys), step.group).to(self.queue.dtype)
+        self._new_keys = gather(torch.cat(self._keys), step.group).to(self.queue.dtype)
         self._keys.clear()
+
+    def restored_buffers(self) -> list[Tensor]:
+        # Only `after_update` changes the rest: the bank of ImageNet has 655 MB, too much to copy in each step.
+        names = (
+            "queue",
+            "bank",
+            "bank_images",
+            "clustered_images",
+            "assignments",
+            "prototypes",
+            "concentrations",
+        )
+        return [buffer for name, buffer in self.named_buffers() if name not in names]
+
+    @torch.no_grad()
+    def _store(self, step: Step) -> None:
+        """Put the keys of the batch into queue and bank."""
+        keys = self._new_keys
         batch = len(keys)
         slots = torch.arange(step.index * batch, (step.index + 1) * batch, device=keys.device)
         newest = slice(-len(self.queue), None)  # a batch may be larger than the queue
-        self.queue[slots[newest] % len(self.queue)] = keys[newest]
         first = step.index % step.per_epoch * batch
         rows = slice(first, min(first + batch, len(self.bank)))
         stored = max(0, rows.stop - first)
-        self.bank[rows] = keys[:stored]
-        self.bank_images[rows] = to_device(step.indices[:stored], keys.device)
+        images = to_device(step.indices[:stored], keys.device)
+        for buffer, places, values in (
+            (self.queue, slots[newest] % len(self.queue), keys[newest]),
+            (self.bank, rows, keys[:stored]),
+            (self.bank_images, rows, images),
+        ):
+            if step.updated is not None:
+                values = torch.where(step.updated, values, buffer[places])
+            buffer[places] = values
 
     def after_update(self, step: Step) -> None:
         super().after_update(step)
+        self._store(step)
         ends_epoch = (step.index + 1) % step.per_epoch == 0
         is_last = step.index + 1 >= step.total
         is_due = ends_epoch and self.settings.warmup_epochs <= step.epoch + 1 and not is_last

@@ -125,7 +125,7 @@ def build_trainer(
     updater = Updater(
         build_optimizer(train.optimizer, method, learning_rate_factors(train.optimizer, method)),
         train.clip,
-        [*method.buffers(), *criterion.buffers()],
+        [*method.restored_buffers(), *criterion.buffers()],
         device,
         scaled=is_scaled,
         deferred=device.type == "cuda" and not is_scaled,

@@ -1,6 +1,7 @@
 """PCL: both terms of its loss against loops, its clusters, its queue, and the settings of the paper."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,25 @@ def run_epoch(pcl: PCL, epoch: int, keys: Tensor, images: Tensor) -> None:
         pcl.loss(outputs, step)
         pcl.before_update(step)
         pcl.after_update(step)
+
+
+def test_skipped_step_costs_no_copy_of_queue_and_bank() -> None:
+    """What a step leaves there is stored only after the update, and not at all if the device skips it."""
+    pcl, images = method(), torch.arange(BATCH * PER_EPOCH).view(PER_EPOCH, BATCH)
+    run_epoch(pcl, 0, unit_rows(PER_EPOCH, BATCH, WIDTH), images)
+    assert {id(buffer) for buffer in pcl.restored_buffers()}.isdisjoint(
+        map(id, (pcl.queue, pcl.bank, pcl.bank_images, pcl.prototypes))
+    )
+    for updated in (False, True):
+        before = {name: buffer.clone() for name, buffer in pcl.named_buffers()}
+        step = Step(PER_EPOCH, 9 * PER_EPOCH, PER_EPOCH, images[0] + 100)
+        keys = unit_rows(1, BATCH, WIDTH, seed=1)
+        pcl.loss({"embeddings": keys, "keys": keys}, step)
+        pcl.before_update(step)
+        assert all(torch.equal(buffer, before[name]) for name, buffer in pcl.named_buffers())
+        pcl.after_update(replace(step, updated=torch.tensor(updated)))
+        for name in ("queue", "bank", "bank_images"):
+            assert torch.equal(pcl.get_buffer(name), before[name]) != updated
 
 
 def naive_softmax(query: Tensor, candidates: Tensor, right: int, temperatures: Tensor) -> Tensor:
