@@ -24,7 +24,7 @@ from dasl_core.train.interruption import Interrupted
 from dasl_core.train.optim import build_optimizer, learning_rate_factors
 from dasl_core.train.outcomes import STEPS_IN_FLIGHT, DivergenceGuard, Outcomes
 from dasl_core.train.plotting import Plotter
-from dasl_core.train.precision import autocast, refuse_undefined_gradients, weight_dtype
+from dasl_core.train.precision import autocast, define_gradients, weight_dtype
 from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.pseudo_labels import build_pseudo_labels
 from dasl_core.train.reporter import Reporter
@@ -112,7 +112,7 @@ def build_trainer(
         )
         evaluator = Evaluator(spec.evaluate, encoder, run.data.train, run.data.held_out)
     method = _seeded_method(run, backbone)
-    refuse_undefined_gradients(method, train.precision, device)
+    define_gradients(method, train.precision, device)
     criterion = Criterion(
         spec.method.name,
         method,
