@@ -17,6 +17,7 @@ from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
 from dasl_core.outputs import check_replaceable
 from dasl_core.spec import JobSpec, ResolvedJobSpec, dump_yaml, estimate, resolve, seconds_on_cores
+from dasl_core.spec.resolve.estimate import MOST_AROUND
 from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
 from dasl_core.text import describe_duplicates
@@ -25,8 +26,10 @@ from dasl_core.vocabulary import DICOM_EXTENSIONS
 
 # Largest fraction to hold out for a meaningful accuracy.
 _LARGEST_HOLDOUT = 0.3
-# On CPUs, epochs are reduced until the upper time estimate is at most this.
-LONGEST_SECONDS = 3600.0
+# On CPUs, the image size and then the epochs are reduced until the upper time estimate is at most this.
+LONGEST_SECONDS = 600.0
+# In pixels, largest first; below, photographs lose what is to be learned.
+_SMALLER_SIZES = (160, 128, 96)
 _WIDTH = 100
 
 
@@ -70,10 +73,16 @@ class FirstSpec:
         if self._default_held_out < FEWEST_IMAGES and fraction <= _LARGEST_HOLDOUT:
             self._spec["evaluate"] = {"holdout": {"fraction": fraction}}
             automatic = self._resolved()
-        self._epochs = self._all_epochs = automatic.train.epochs
-        bounds = self._seconds(automatic)
+        self._automatic = chosen = automatic
+        for size in _SMALLER_SIZES:
+            if self._lasts(chosen) and size < chosen.backbone.image_size:
+                self._spec["backbone"] = {"image_size": size}
+                chosen = self._resolved()
+        self._epochs = chosen.train.epochs
+        bounds = self._seconds(chosen)
         if bounds is not None and bounds[1] > LONGEST_SECONDS:
-            self._epochs = max(1, int(self._epochs * LONGEST_SECONDS / bounds[1]))
+            share = (LONGEST_SECONDS - MOST_AROUND) / (bounds[1] - MOST_AROUND)
+            self._epochs = max(1, int(self._epochs * share))
         self._spec["train"] = {"epochs": self._epochs}
         self._chosen = self._resolved()
 
@@ -85,6 +94,11 @@ class FirstSpec:
         if self._gpus:
             return None
         return seconds_on_cores(estimate(resolved, self._index.facts()), resolved, self._cores)
+
+    def _lasts(self, resolved: ResolvedJobSpec) -> bool:
+        """Whether a job takes too long for a first one, or may."""
+        bounds = self._seconds(resolved)
+        return bounds is not None and bounds[1] > LONGEST_SECONDS
 
     def text(self) -> str:
         """Return the content of the file."""
@@ -100,7 +114,9 @@ class FirstSpec:
             dump_yaml({"method": {"name": resolved.method.name}}),
             "",
             *_comments(self._backbone()),
-            dump_yaml({"backbone": {"name": resolved.backbone.name}}),
+            dump_yaml(
+                {"backbone": {"name": resolved.backbone.name} | self._spec.get("backbone", {})}
+            ),
             "",
             *_comments(self._augment()),
             dump_yaml({"augment": {"flip": resolved.augment.flip}}),
@@ -199,17 +215,26 @@ class FirstSpec:
         if self._gpus:
             yield "The time is not known before a first job has run on the GPU."
         elif bounds is not None:
-            low, high = (max(1, round(bound / 60)) for bound in bounds)
-            yield f"About {low} to {high} minutes on {self._cores} cores, by the network's computation (docs/spec.md, Estimates)."
-        if self._epochs < self._all_epochs:
+            yield f"About {_times(bounds)} on {self._cores} cores, by the network's computation (docs/spec.md, Estimates)."
+        automatic, of_all = self._automatic, self._seconds(self._automatic)
+        if of_all is not None and self._lasts(automatic):
             yield (
-                f'"auto" is {self._all_epochs} epochs; {self._epochs} fit into an hour on this machine. A GPU, a smaller '
-                "backbone.image_size or fewer images allow more."
+                f"Chosen to end within {LONGEST_SECONDS / 60:g} minutes on this machine. What is chosen for the images alone, "
+                f"{automatic.backbone.image_size} px and {automatic.train.epochs} epochs, learns more, and takes "
+                f"{_times(of_all)} here; for it, remove backbone.image_size and train.epochs."
             )
         yield (
             f"Disk: {costs.checkpoints_kept} checkpoints of {costs.checkpoint_bytes / 1e6:.0f} MB; "
             "checkpoints.keep_last limits them."
         )
+
+
+def _times(bounds: tuple[float, float]) -> str:
+    """Describe bounds in seconds in minutes, or in hours where they are that long."""
+    unit, seconds = ("hour", 3600.0) if bounds[0] >= 7200 else ("minute", 60.0)
+    low, high = (max(1, round(bound / seconds)) for bound in bounds)
+    range_ = f"{low}" if low == high else f"{low} to {high}"
+    return f"{range_} {unit}{'' if high == 1 else 's'}"
 
 
 def _comments(sentences: Iterable[str]) -> Iterator[str]:

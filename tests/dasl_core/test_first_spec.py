@@ -126,17 +126,37 @@ def test_classes(tmp_path: Path) -> None:
     assert "# Labels: 4 classes of 10 images, used only to evaluate." in output.read_text()
 
 
-@pytest.mark.slow
-def test_many_photos_get_as_many_epochs_as_take_an_hour(tmp_path: Path) -> None:
-    folder, output = save(tmp_path / "photos", 600, (240, 225)), tmp_path / "spec.yaml"
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("all") / "photos", 150, (240, 225))
+
+
+@pytest.mark.parametrize(
+    ("cores", "size", "epochs"), [(8, 224, 24), (4, 160, 24), (2, 128, 24), (1, 96, 22)]
+)
+def test_first_job_ends_in_ten_minutes(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    size: int,
+    epochs: int,
+) -> None:
+    """With as many pixels as that allows, and only then with fewer epochs."""
+    monkeypatch.setattr(first_spec, "usable_cores", lambda: cores)
+    output = tmp_path / "spec.yaml"
+    init(photos, output)
+    spec, text = resolved(output, photos), " ".join(output.read_text().replace("#", "").split())
+    assert (spec.backbone.image_size, spec.train.epochs) == (size, epochs)
+    low, high = text.split("About ")[1].split(" minutes")[0].split(" to ")
+    assert 1 <= int(low) < int(high) <= 10
+    assert ("Chosen to end within 10 minutes on this machine" in text) == (size < 224)
+
+
+def test_a_job_of_a_minute_is_not_from_one_to_one(tmp_path: Path) -> None:
+    folder, output = save(tmp_path / "few", 6, (32, 32)), tmp_path / "spec.yaml"
     init(folder, output)
-    spec = resolved(output, folder)
-    assert 1 <= spec.train.epochs < 100
-    assert spec.backbone.image_size == 224
-    text = output.read_text()
-    assert f'"auto" is 100 epochs; {spec.train.epochs} fit into an hour on this machine.' in text
-    low, high = text.split("# About ")[1].split(" minutes")[0].split(" to ")
-    assert int(low) < int(high) <= 60
+    assert "# About 1 minute on 2 cores" in output.read_text()
 
 
 def test_with_a_gpu_the_time_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
