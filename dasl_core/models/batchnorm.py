@@ -1,7 +1,7 @@
 """Batch normalization over the global batch, on any device.
 
-With statistics of each rank alone, a ResNet would compute another function on two processes than on
-one. On GPUs torch.nn.SyncBatchNorm is used, which has fused kernels; it refuses CPU tensors, for which
+With statistics of each rank alone, which `train.sync_batch_norm: false` asks for, a ResNet computes another function on
+two processes than on one. On GPUs torch.nn.SyncBatchNorm is used, which has fused kernels; it refuses CPU tensors, for which
 this module has its own layers.
 """
 
@@ -14,7 +14,7 @@ from timm.layers import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dasl_core.distributed import all_ranks, gather, world_size
+from dasl_core.distributed import all_ranks, gather, mean_over_ranks, world_size
 
 
 def synchronize_batchnorm(module: nn.Module, device: torch.device) -> nn.Module:
@@ -30,6 +30,21 @@ def synchronize_batchnorm(module: nn.Module, device: torch.device) -> nn.Module:
             # Each layer type has its subclass, so that BatchNormAct2d keeps its activation.
             layer.__class__ = _global_variant(type(layer))
     return module
+
+
+@torch.no_grad()
+def average_statistics(module: nn.Module) -> None:
+    """Replace the running statistics of `module` by their means over ranks, in the layers that track them."""
+    statistics = [
+        buffer
+        for layer in module.modules()
+        if isinstance(layer, _BatchNorm) and layer.training
+        for buffer in (layer.running_mean, layer.running_var)
+        if buffer is not None
+    ]
+    if statistics:
+        means = mean_over_ranks(torch.cat(statistics), all_ranks())
+        torch._foreach_copy_(statistics, list(means.split([len(each) for each in statistics])))
 
 
 def _global_variant(layer_type: type[_BatchNorm]) -> type[_BatchNorm]:

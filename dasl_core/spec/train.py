@@ -141,6 +141,10 @@ class Train(SpecModel):
     checkpoint_activations: bool = False
     """Recompute each block in the backward pass: less memory, about a third slower. Cannot be combined with
     `compile`."""
+    sync_batch_norm: bool = True
+    """Batch normalization over the global batch, so that gradients do not depend on the number of ranks. false: over
+    each rank's share, which is faster on several GPUs; the running statistics are then means over ranks. Without an
+    effect on one rank."""
     deterministic: bool = False
     """Use only kernels whose result is the same in every run; slower on GPUs. On CPUs, runs with the same
     number of threads are bit-identical without it."""

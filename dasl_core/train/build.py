@@ -177,7 +177,7 @@ def _seeded_method(run: Run, backbone: nn.Module | None) -> Method:
     method = method.to(device=run.device, dtype=weight_dtype(spec.train.precision))
     if spec.train.channels_last:
         method = method.to(memory_format=torch.channels_last)
-    if world_size() > 1:
+    if world_size() > 1 and spec.train.sync_batch_norm:
         synchronize_batchnorm(method, run.device)
     if spec.train.checkpoint_activations:
         checkpoint_blocks(method.backbone)

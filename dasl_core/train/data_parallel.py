@@ -16,7 +16,7 @@ def wrap_ddp(method: Method, timer: StepTimer) -> nn.Module:
         return method
     # Without device_ids, with which DDP would copy to the device what `Method.draw` leaves on the CPU.
     model = DistributedDataParallel(method, gradient_as_bucket_view=True)
-    # Statistics are computed over all ranks, so buffers are equal without a broadcast. The argument
+    # Statistics are computed or averaged over all ranks, so buffers are equal without a broadcast. The argument
     # was renamed in torch 2.13; the attribute was not.
     model.broadcast_buffers = False
     model.register_comm_hook(timer, average)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from dasl_core.data.loader import Batch, EpochLoader
-from dasl_core.distributed import all_ranks, broadcast_int, rank
+from dasl_core.distributed import all_ranks, broadcast_int, rank, world_size
 from dasl_core.methods import Method, Step
 from dasl_core.models.backbone import depends_on_mode
+from dasl_core.models.batchnorm import average_statistics
 from dasl_core.regularizers import angular_update
 from dasl_core.seeds import derive_seed
 from dasl_core.train.certificate import digest_weights, environment, is_entry
@@ -142,6 +143,8 @@ class Trainer:
         terms, outputs = self.gradients.backward(
             views, step, masks, measure_shares=reported or first
         )
+        if world_size() > 1 and not self.run.spec.train.sync_batch_norm:
+            average_statistics(self.method)
         # Before unscaling, which checks for overflow: frozen weights have no gradient to check.
         self.method.before_update(step)
         self.updater.unscale()

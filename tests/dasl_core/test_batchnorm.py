@@ -11,7 +11,7 @@ import torch.distributed as dist
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 
-from dasl_core.models.batchnorm import synchronize_batchnorm
+from dasl_core.models.batchnorm import average_statistics, synchronize_batchnorm
 from tests.support.gloo_pool import GlooPool
 from tests.support.gradients import gradient
 
@@ -79,6 +79,34 @@ def test_equals_torch_on_the_whole_batch(pool: GlooPool, kind: str) -> None:
         assert part["buffers"].keys() == alone["buffers"].keys()
         for name, buffer in alone["buffers"].items():
             np.testing.assert_allclose(part["buffers"][name], buffer, rtol=1e-12, err_msg=name)
+
+
+def averaged() -> dict[str, np.ndarray]:
+    """Statistics of this rank's share, then their means over ranks; a layer in eval mode keeps its own."""
+    layers = nn.ModuleList([nn.BatchNorm1d(3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)]).double()
+    layers[2].eval()
+    own = torch.from_numpy(batch("1d")).chunk(dist.get_world_size())[dist.get_rank()]
+    for layer in layers:
+        layer(own)
+    with torch.no_grad():
+        layers[2].get_buffer("running_mean").fill_(dist.get_rank())
+    average_statistics(layers)
+    return {name: buffer.numpy() for name, buffer in layers.named_buffers()}
+
+
+def test_running_statistics_are_averaged_over_ranks(pool: GlooPool) -> None:
+    shares = np.split(batch("1d"), 2)
+    first, second = pool.call(2, averaged)
+    for layer in ("0", "1"):
+        for name, of_shares, start in (
+            ("mean", [share.mean(axis=0) for share in shares], 0),
+            ("var", [share.var(axis=0, ddof=1) for share in shares], 1),
+        ):
+            expected = 0.9 * start + 0.1 * np.mean(of_shares, axis=0)
+            for part in (first, second):
+                np.testing.assert_allclose(part[f"{layer}.running_{name}"], expected, rtol=1e-12)
+    assert (first["2.running_mean"] == 0).all()
+    assert (second["2.running_mean"] == 1).all()
 
 
 def in_bfloat16() -> tuple[str, float]:

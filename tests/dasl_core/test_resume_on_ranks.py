@@ -119,12 +119,15 @@ def test_clock_of_rank_0_decides_when_to_save(pool: GlooPool) -> None:
     assert pool.call(2, checked_step, False) == [False, False]
 
 
+@pytest.mark.parametrize("together", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_two_ranks_resume_bit_exactly_within_epoch(
-    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path
+    pool: GlooPool, pictures: DatasetIndex, cache: Path, tmp_path: Path, together: bool
 ) -> None:
+    """With batch statistics of all ranks, and with those of each."""
     stop, banked = STEPS + 2, 2 * 4  # in the second epoch, with clusters of the first and a bank
     whole, part, rest = (tmp_path / name for name in ("whole", "part", "rest"))
     spec = spec_of(pictures, 2, backbone={"drop_path": 0.5})
+    spec["train"]["sync_batch_norm"] = together
     (outcome, losses), _ = pool.call(2, recorded, spec, pictures, cache, whole)
     assert (outcome, len(losses)) == ("succeeded", TOTAL)
     (outcome, before), (other, _) = pool.call(2, recorded, spec, pictures, cache, part, stop)
