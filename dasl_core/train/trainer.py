@@ -151,7 +151,9 @@ class Trainer:
         embeddings = outputs["embeddings"]
         before = None
         if probed:
-            is_known = not self.run.spec.backbone.is_own and not depends_on_mode(self.method)
+            # The step has them unless it masked the images, or the network computes something else in training.
+            own = self.run.spec.backbone.is_own
+            is_known = masks is None and not own and not depends_on_mode(self.method)
             before = embeddings[0, :PROBE_IMAGES] if is_known else self._probe(views)
         with self.run.timer.span("optimizer"):
             norm, updated = self.updater.apply()

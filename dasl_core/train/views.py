@@ -103,7 +103,7 @@ class CustomViewMaker:
 
 
 Drawn = tuple[Sequence[View], Draws]
-"""Views with the same `View.augment`, and their draws, one view after the other."""
+"""Equal views, and their draws, one view after the other."""
 
 
 class ViewMaker:

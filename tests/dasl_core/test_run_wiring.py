@@ -10,9 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from dasl_core.data.index import DatasetIndex
+from dasl_core.methods import REGISTRY
 from dasl_core.spec import Clip, ResolvedJobSpec
 from dasl_core.spec.methods.proxy_anchor import ProxyAnchor
-from tests.support.training_world import SMALL, Recorder, open_trainer, resolved
+from tests.support.training_world import (
+    SMALL,
+    Recorder,
+    families_first,
+    open_trainer,
+    resolved,
+)
 
 FirstStep = Callable[[ResolvedJobSpec], dict[str, Tensor]]
 RATE = 0.25
@@ -175,6 +182,30 @@ def test_probe_leaves_network_in_training_mode(
     assert len(reporter.curve("angular_update")) == 2
     assert steps
     assert set(steps) == {12}
+
+
+@pytest.mark.parametrize("method", families_first(sorted(REGISTRY), ("dino", "ibot")))
+def test_embeddings_of_the_step_are_those_of_a_probe(
+    pictures: DatasetIndex,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    """Not those of masked images, nor of a network that training changes."""
+    train = {"epochs": 1, "batch_size": 12, "precision": "fp64"}
+    spec = resolved(pictures, method={"name": method}, backbone={"name": "test_vit"}, train=train)
+    turns = []
+    for name in ("of the step", "probed"):
+        (tmp_path / name).mkdir()
+        reporter = Recorder(tmp_path / name / "kept")
+        with closing(open_trainer(spec, pictures, cache, tmp_path / name, reporter)) as this:
+            for batch in this.loader.epoch(0):
+                this.step(batch)
+        turns.append(reporter.curve("angular_update"))
+        monkeypatch.setattr("dasl_core.train.trainer.depends_on_mode", lambda _: True)
+    assert len(turns[0]) == 1
+    assert turns[0] == pytest.approx(turns[1], rel=1e-6)
 
 
 # --- precision
