@@ -42,6 +42,23 @@ def pinned(x: Tensor, device: torch.device) -> Tensor:
         return x.pin_memory()
 
 
+class HostCopy:
+    """A copy of a tensor on its way to the host, which only `read` waits for; a CPU's is the tensor itself."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor, self._arrived = tensor, None
+        if tensor.is_cuda:
+            with torch.cuda.device(tensor.device):
+                self._tensor = tensor.to("cpu", non_blocking=True)
+                self._arrived = torch.cuda.current_stream().record_event()
+
+    def read(self) -> Tensor:
+        """Return the tensor on the host, once the device has computed it."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._tensor
+
+
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a ValueError that names the argument unless ``value`` is one of ``choices``."""
     if value not in choices:

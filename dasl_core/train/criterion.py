@@ -110,28 +110,37 @@ class Criterion:
         ramp = weight_at(1.0, settings.weight_schedule, step.progress)
         return ramp * regularizer.weight_for_share(settings.share)
 
-    def share_warnings(self, step: int, total_steps: int) -> list[tuple[str, dict[str, float]]]:
+    def share_measurements(self) -> dict[str, Tensor]:
+        """Return for each regularizer what `share_warnings` needs, (4,) float64."""
+        return {
+            name: torch.cat(
+                [torch.stack([each.window_end, each.share_is_checked]), each.gradient_norms]
+            )
+            for name, each in self.regularizers.items()
+        }
+
+    def share_warnings(
+        self, step: int, total_steps: int, measurements: Mapping[str, Tensor]
+    ) -> list[tuple[str, dict[str, float]]]:
         """Return a message, with its numbers, for each given weight with an unusual share; once for each.
 
-        Waits for the device.
-
         Args:
-            step: index of the last step.
+            step: index of a step.
+            measurements: `share_measurements` after this step, on the host.
         """
         warnings = []
-        for regularizer in self.regularizers.values():
+        for name, regularizer in self.regularizers.items():
             settings: RegularizerConfig = regularizer.settings
-            end = int(regularizer.window_end)
+            end, is_checked, of_loss, of_term = measurements[name].tolist()
             if end < 0 and step == total_steps - 1 and settings.share is not None:
                 message = (
                     f"{settings.path()}.share: no step had a finite gradient of both the loss and the term at the "
                     "backbone's outputs, so the term had the weight 0. Give a weight."
                 )
                 warnings.append((message, {"share": 0.0}))
-            if regularizer.share_is_checked or end < 0 or step < min(end, total_steps) - 1:
+            if is_checked or end < 0 or step < min(end, total_steps) - 1:
                 continue
             regularizer.share_is_checked.fill_(True)
-            of_loss, of_term = regularizer.gradient_norms.tolist()
             if not isinstance(settings.weight, float) or of_loss == 0:
                 continue
             share = settings.weight * of_term / of_loss

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from dasl_core.tensors import HostCopy
 from dasl_core.train.run import Run
 
 # Steps that the host may be ahead of a GPU: enough that the GPU never waits, with the views of few steps in
@@ -44,28 +44,22 @@ class Outcomes:
 
     def __init__(self, in_flight: int) -> None:
         self.in_flight = in_flight
-        # Step, indices, updated, overflowed, and when `updated` is computed.
-        self._pending: deque[tuple[int, Tensor, Tensor | bool, bool, torch.cuda.Event | None]]
-        self._pending = deque()
+        # Step, indices, updated and overflowed.
+        self._pending: deque[tuple[int, Tensor, HostCopy | bool, bool]] = deque()
 
     def record(
         self, step: int, indices: Tensor, updated: Tensor | bool, *, overflowed: bool
     ) -> None:
         """Record a step; arguments as for `Outcome`, but `updated` may be a tensor () bool still in computation."""
-        computed = None
-        if isinstance(updated, Tensor) and updated.is_cuda:
-            with torch.cuda.device(updated.device):
-                updated = updated.to("cpu", non_blocking=True)
-                computed = torch.cuda.current_stream().record_event()
-        self._pending.append((step, indices, updated, overflowed, computed))
+        copy = HostCopy(updated) if isinstance(updated, Tensor) else updated
+        self._pending.append((step, indices, copy, overflowed))
 
     def take_due(self, *, wait: bool) -> Iterator[Outcome]:
         """Yield the due outcomes, with `wait` also those in flight, oldest first, once the device has computed them."""
         while len(self._pending) > (0 if wait else self.in_flight):
-            step, indices, updated, overflowed, computed = self._pending.popleft()
-            if computed is not None:
-                computed.synchronize()
-            yield Outcome(step, indices, bool(updated), overflowed, len(self._pending))
+            step, indices, updated, overflowed = self._pending.popleft()
+            is_updated = bool(updated.read()) if isinstance(updated, HostCopy) else updated
+            yield Outcome(step, indices, is_updated, overflowed, len(self._pending))
 
 
 class DivergedError(ValueError):

@@ -2,16 +2,18 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dasl_core.distributed import all_ranks, mean_over_ranks
+from dasl_core.distributed import all_ranks, mean_over_ranks, rank, world_size
 from dasl_core.headlines import ACCURACIES
 from dasl_core.regularizers import norm_distribution
+from dasl_core.tensors import HostCopy, to_device
 from dasl_core.train.collapse import CollapseAlarm
 from dasl_core.train.input_bound import InputWatch
 from dasl_core.train.machine_use import MachineUse
@@ -20,7 +22,7 @@ from dasl_core.train.reporter import Reporter
 from dasl_core.train.timing import RecentTimes, StepTimer, Times
 from dasl_core.vocabulary import TRAINED
 
-# Metrics stay on the device for this many steps: reading one waits for the device.
+# Metrics stay on the device for this many steps.
 REPORT_EVERY_STEPS = 10
 # Steps between two measurements that take forwards of their own, of up to half a step together: as few as make `PROBES` in
 # a run, within these limits.
@@ -28,8 +30,30 @@ PROBES, PROBE_EVERY_STEPS = 20, (5, 100)
 SPREAD_IMAGES = 128  # few enough for a singular value decomposition in milliseconds
 
 
+class _Held(NamedTuple):
+    """Steps whose metrics are on their way to the host.
+
+    Attributes:
+        step: number of steps, the last of these included.
+        metrics: the columns of `table` that each step has, by metric.
+        table: (steps, metrics of any step) float64, means over ranks.
+        products: of the directions of the last step, from `spread_statistics`; None unless they are watched.
+        beside: as given to `StepMetrics.hold`.
+    """
+
+    step: int
+    metrics: list[dict[str, int]]
+    table: HostCopy
+    products: HostCopy | None
+    watched: bool
+    beside: dict[str, HostCopy]
+
+
 class StepMetrics:
     """Collects the metrics of steps, reports them and the progress, and feeds the collapse alarm.
+
+    A report has two parts, so that a GPU never runs out of work: `hold` lets the device compute and copy what is
+    reported, and `deliver`, some steps later, reads it.
 
     Args:
         on_collapse: `train.collapse` of the spec.
@@ -52,7 +76,10 @@ class StepMetrics:
         self.length, self.progress, self.reporter = length, progress, reporter
         self.on_collapse = on_collapse
         self.device = device
-        self._pending: list[dict[str, Tensor]] = []  # scalars of the steps since the last report
+        self._pending: list[dict[str, Tensor]] = []  # scalars of the steps since the last `hold`
+        self._products: Tensor | None = None  # of the last of these steps
+        self._held: deque[_Held] = deque()
+        self._missing = torch.full((), math.nan, dtype=torch.float64, device=device)
         self._since = time.perf_counter()
         fewest, most = PROBE_EVERY_STEPS
         often = min(most, max(fewest, length.total_steps // PROBES))
@@ -84,23 +111,94 @@ class StepMetrics:
             spread: whether to add the expensive statistics, too.
         """
         metrics = embedding_statistics(embeddings) | metrics
-        self._pending.append(metrics | spread_statistics(embeddings) if spread else metrics)
+        self._dim = embeddings.shape[-1]
+        self._products = None
+        if spread:
+            more, self._products = spread_statistics(embeddings)
+            metrics |= more
+        self._pending.append(metrics)
 
-    def report(self) -> dict[str, float]:
-        """Report all buffered steps; return the metrics of the last one, if any.
+    def hold(self, *, watched: bool = False, beside: Mapping[str, Tensor] | None = None) -> None:
+        """Let the device compute the report of the buffered steps, and copy it to the host.
 
         All ranks must call this after the same steps.
+
+        Args:
+            watched: whether the collapse alarm is fed with the last of these steps.
+            beside: tensors of the last step that `deliver` returns.
         """
-        values = self._flush()
-        if not values:
-            return {}
-        first = self.progress.step - len(values) + 1
+        pending, self._pending = self._pending, []
+        products, self._products = self._products, None
+        if not pending:
+            return
+        names = list(dict.fromkeys(name for metrics in pending for name in metrics))
+        rows = [
+            torch.stack(
+                [
+                    to_device(metrics.get(name, self._missing), self.device).to(torch.float64)
+                    for name in names
+                ]
+            )
+            for metrics in pending
+        ]
+        if products is not None:
+            # Those of rank 0, because a mean of different images' products has no meaning.
+            products = mean_over_ranks(products * (rank() == 0), all_ranks()) * world_size()
+        self._held.append(
+            _Held(
+                self.progress.step,
+                [{n: i for i, n in enumerate(names) if n in metrics} for metrics in pending],
+                HostCopy(mean_over_ranks(torch.stack(rows), all_ranks())),
+                None if products is None else HostCopy(products),
+                watched,
+                {name: HostCopy(tensor.clone()) for name, tensor in (beside or {}).items()},
+            )
+        )
+
+    def deliver(self, in_flight: int = 0) -> list[tuple[int, dict[str, Tensor]]]:
+        """Report what is held, except that of the newest steps, and feed the collapse alarm.
+
+        All ranks must call this after the same steps.
+
+        Args:
+            in_flight: number of the newest steps whose reports stay.
+
+        Returns:
+            The number of steps of each report with something `beside`, and this.
+        """
+        beside = []
+        while self._held and self._held[0].step + in_flight <= self.progress.step:
+            held = self._held.popleft()
+            self._report(held)
+            if held.beside:
+                beside.append(
+                    (held.step, {name: copy.read() for name, copy in held.beside.items()})
+                )
+        return beside
+
+    def report(self) -> None:
+        """Report all buffered steps at once, which waits for the device."""
+        self.hold()
+        self.deliver()
+
+    def _report(self, held: _Held) -> None:
+        table = held.table.read().tolist()
+        now = time.perf_counter()
+        speed = len(table) * self.length.batch_size / max(now - self._since, 1e-9)
+        self._since = now
+        values = [
+            {name: row[i] for name, i in columns.items()} | {"images_per_second": speed}
+            for row, columns in zip(table, held.metrics, strict=True)
+        ]
+        if held.products is not None:
+            values[-1]["embedding_rank"] = rank_of_products(held.products.read())
         self._times = times = self.timer.report()
         use = {name: value for name, value in self.use.report().items() if math.isfinite(value)}
         values[-1] |= time_metrics(times) | use
         # One by one, so that the sums do not depend on when a run reports.
         for row in values:
             self.progress.add_step(row)
+        first = held.step - len(values) + 1
         self.reporter.metrics(
             [
                 {"step": first + i, "time": time.time(), "values": row}
@@ -113,7 +211,8 @@ class StepMetrics:
         bound = self.watch.observe(times)
         if bound is not None:
             self.reporter.event("input_bound", *bound)
-        return values[-1]
+        if held.watched:
+            self.watch_collapse(values[-1] | {"embedding_dim": self._dim}, held.step)
 
     def report_times(self) -> None:
         """Report the last step's time shares again, including the time since then."""
@@ -154,14 +253,14 @@ class StepMetrics:
     def _report_values(self, values: dict[str, float]) -> None:
         self.reporter.metrics([{"step": self.progress.step, "time": time.time(), "values": values}])
 
-    def watch_collapse(self, metrics: dict[str, float]) -> None:
-        """Feed the collapse alarm; report its alarms, and record one that must end the run.
+    def watch_collapse(self, metrics: dict[str, float], step: int) -> None:
+        """Feed the collapse alarm after so many steps; report its alarms, and record one that must end the run.
 
         All ranks pass the same metrics, so they decide the same.
         """
         if self.on_collapse == "ignore":
             return
-        alarms = self._alarm.observe(metrics, self.progress.step / self.length.total_steps)
+        alarms = self._alarm.observe(metrics, step / self.length.total_steps)
         self.progress.collapse = self._alarm.state_dict()
         for alarm in alarms:
             data = {"cause": alarm.cause, "figures": alarm.metrics}
@@ -183,32 +282,6 @@ class StepMetrics:
         """Exclude the time since the last report from the throughput (evaluation, checkpointing)."""
         self._since = time.perf_counter()
 
-    def _flush(self) -> list[dict[str, float]]:
-        """Return and clear the buffered steps, oldest first, as means over ranks with ``images_per_second``.
-
-        Waits for the device.
-        """
-        pending, self._pending = self._pending, []
-        if not pending:
-            return []
-        names = list(dict.fromkeys(name for metrics in pending for name in metrics))
-        missing = torch.tensor(float("nan"))
-        rows = [
-            torch.stack(
-                [metrics.get(name, missing).to(self.device, torch.float64) for name in names]
-            )
-            for metrics in pending
-        ]
-        table = mean_over_ranks(torch.stack(rows), all_ranks()).tolist()
-        now = time.perf_counter()
-        speed = len(table) * self.length.batch_size / max(now - self._since, 1e-9)
-        self._since = now
-        return [
-            {name: value for name, value in zip(names, row, strict=True) if name in metrics}
-            | {"images_per_second": speed}
-            for row, metrics in zip(table, pending, strict=True)
-        ]
-
 
 def time_metrics(times: Times) -> dict[str, float]:
     """Return the time share of each activity, by metric name."""
@@ -229,26 +302,36 @@ def embedding_statistics(embeddings: Tensor) -> dict[str, Tensor]:
     }
 
 
-def spread_statistics(embeddings: Tensor) -> dict[str, Tensor]:
-    """Compute pairwise distances and effective rank of the directions of different images' embeddings.
+def spread_statistics(embeddings: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Compute pairwise distances of the directions of different images' embeddings.
 
     A regularizer that aligns distances may collapse these independently of the backbone.
 
     Args:
-        embeddings: (V, B, h); the first view of the first images of this rank is used.
+        embeddings: (V, B, h); the first view of the first n images of this rank is used, at most `SPREAD_IMAGES`.
+
+    Returns:
+        Statistics of the distances, and the products of the directions (n, n) for `rank_of_products`; nothing of a
+        single image.
     """
     rows = embeddings[0, :SPREAD_IMAGES].detach().float()
     rows = F.normalize(rows.nan_to_num(), dim=1)  # a decomposition fails on NaN
     if len(rows) < 2:
-        return {}
+        return {}, None
     distances = F.pdist(rows)
-    # From the Gram matrix, whose size does not depend on the width: singular values of 8,192 dimensions take fifty
-    # milliseconds on a CPU. In float64, where a root is exact to 1e-8.
-    products = rows.double() @ rows.double().t()
-    values = torch.linalg.eigvalsh(products).clamp(min=0).sqrt()
-    shares = (values / values.sum()).nan_to_num()  # all embeddings zero: one point, rank 1
-    return {
+    statistics = {
         "embedding_distance": distances.mean(),
         "embedding_distance_std": distances.std(unbiased=False),
-        "embedding_rank": torch.special.entr(shares).sum().exp(),
     }
+    return statistics, rows.double() @ rows.double().t()
+
+
+def rank_of_products(products: Tensor) -> float:
+    """Compute the effective rank of directions from their products (n, n) float64, on a CPU.
+
+    Singular values of 8,192 dimensions take fifty milliseconds, and a GPU's decomposition waits for all of its work. In
+    float64 a root is exact to 1e-8.
+    """
+    values = torch.linalg.eigvalsh(products).clamp(min=0).sqrt()
+    shares = (values / values.sum()).nan_to_num()  # all embeddings zero: one point, rank 1
+    return float(torch.special.entr(shares).sum().exp())

@@ -82,8 +82,8 @@ class RecentTimes:
 class StepTimer:
     """Measures the time of activities between two reports.
 
-    A GPU is measured by events in its streams, without waiting: they are read at a report, which waits for the
-    device anyway.
+    A GPU is measured by events in its streams, without waiting: they are read at the first report after the device has
+    reached them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -148,19 +148,18 @@ class StepTimer:
         return event
 
     def _read_marks(self) -> dict[Activity, float]:
-        """Read the device times. Views still being rendered count in the next report."""
+        """Read the device times. Work that the device has not finished counts in the next report."""
         seconds: dict[Activity, float] = defaultdict(float)
         exchanges: list[tuple[float, float]] = []
         pending: list[tuple[Activity, torch.cuda.Event, torch.cuda.Event]] = []
         for activity, begin, end in self._marks:
-            if activity == "communication":
-                end.synchronize()  # already reached, since the report waited for the last step
+            if not end.query():
+                pending.append((activity, begin, end))
+            elif activity == "communication":
                 assert self._origin is not None
                 exchanges.append((self._origin.elapsed_time(begin), self._origin.elapsed_time(end)))
-            elif end.query():
-                seconds[activity] += begin.elapsed_time(end) / 1000
             else:
-                pending.append((activity, begin, end))
+                seconds[activity] += begin.elapsed_time(end) / 1000
         self._marks = pending
         seconds["communication"] = covered(exchanges) / 1000
         return seconds

@@ -165,7 +165,7 @@ class Trainer:
         progress.step += 1
         metrics = terms | {
             "loss": total(terms),
-            "lr": torch.tensor(lr, dtype=torch.float64),
+            "lr": torch.full((), lr, dtype=torch.float64, device=norm.device),
             "gradient_norm": norm,
         }
         metrics |= self.criterion.metrics() | self.method.metrics(outputs, step)
@@ -177,15 +177,14 @@ class Trainer:
         ends_entry = is_entry(progress.step, per_epoch)
         if reported or ends_entry:
             # Only at these steps, which a resumed run reports too.
-            dim = {"embedding_dim": embeddings.shape[-1]}
-            self.metrics.watch_collapse(self._report() | dim)
-            if reported:
-                for warning in self.criterion.share_warnings(index, length.total_steps):
-                    self.run.reporter.event("gradient_share", *warning)
-            if ends_entry:
-                progress.add_entry(digest_weights(self.method.state_dict()) if rank() == 0 else "")
+            shares = self.criterion.share_measurements() if reported else None
+            self.metrics.hold(watched=True, beside=shares)
+        if ends_entry:
+            self._report()
+            progress.add_entry(digest_weights(self.method.state_dict()) if rank() == 0 else "")
         else:
             self._count_steps(wait=False)
+            self._deliver(self.outcomes.in_flight)
 
     def _count_steps(self, *, wait: bool) -> None:
         """Count the steps whose outcome is due, and forget what the skipped ones left; see `Outcomes`."""
@@ -194,10 +193,18 @@ class Trainer:
                 self.criterion.pseudo_labels.forget(outcome.age)
             self.guard.count(outcome)
 
-    def _report(self) -> dict[str, float]:
-        """Report all steps, with their outcomes."""
+    def _report(self) -> None:
+        """Report all steps, with their outcomes, which waits for the device."""
         self._count_steps(wait=True)
-        return self.metrics.report()
+        self.metrics.hold()
+        self._deliver()
+
+    def _deliver(self, in_flight: int = 0) -> None:
+        """Report what is held, except that of the newest steps, which the device may not have computed."""
+        for step, shares in self.metrics.deliver(in_flight):
+            total_steps = self.run.length.total_steps
+            for warning in self.criterion.share_warnings(step - 1, total_steps, shares):
+                self.run.reporter.event("gradient_share", *warning)
 
     def end_epoch(self) -> None:
         """Close the epoch: check the images, record the mean loss, cluster the embeddings."""

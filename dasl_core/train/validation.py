@@ -157,7 +157,7 @@ class Validator:
         }
         if self.run.spec.method.supervised and self.run.data.num_classes is not None:
             watched["num_classes"] = self.run.data.num_classes
-        self.metrics.watch_collapse(watched)
+        self.metrics.watch_collapse(watched, self.run.progress.step)
         self.metrics.reset_timer()
 
     def _packed_hits(self) -> dict[str, str]:

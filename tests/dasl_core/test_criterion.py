@@ -418,8 +418,8 @@ def test_measurement_waits_for_the_terms_gradient_and_weights_are_bounded() -> N
 
 def test_share_that_was_never_measured_is_reported_at_the_end() -> None:
     this = criterion(dar={})
-    assert this.share_warnings(8, 10) == []
-    ((message, _),) = this.share_warnings(9, 10)
+    assert this.share_warnings(8, 10, this.share_measurements()) == []
+    ((message, _),) = this.share_warnings(9, 10, this.share_measurements())
     assert message.startswith("dar.share: no step had a finite gradient")
 
 
@@ -445,9 +445,9 @@ def test_unusual_share_of_a_given_weight_is_reported_once(
 ) -> None:
     this = criterion(dar=dar)
     measured(this, outputs(), 0)
-    assert this.share_warnings(9, 200) == []
-    warnings = this.share_warnings(99, 200)
-    assert this.share_warnings(109, 200) == []
+    assert this.share_warnings(9, 200, this.share_measurements()) == []
+    warnings = this.share_warnings(99, 200, this.share_measurements())
+    assert this.share_warnings(109, 200, this.share_measurements()) == []
     if expected is None:
         assert not warnings
     else:
@@ -458,4 +458,4 @@ def test_unusual_share_of_a_given_weight_is_reported_once(
     # At the end of a shorter run.
     other = criterion(dar=dar)
     measured(other, outputs(), 0)
-    assert other.share_warnings(5, 6) == warnings
+    assert other.share_warnings(5, 6, other.share_measurements()) == warnings

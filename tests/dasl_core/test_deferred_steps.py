@@ -24,7 +24,13 @@ from dasl_core.train.reporter import NullReporter
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.update import Updater, restore_unless
 from tests.support.device_waits import DeviceWaits
-from tests.support.training_world import families_first, open_trainer, resolved, supported
+from tests.support.training_world import (
+    Recorder,
+    families_first,
+    open_trainer,
+    resolved,
+    supported,
+)
 
 CPU = torch.device("cpu")
 BAD_STEPS = {0: float("nan"), 3: float("inf"), 4: float("nan")}
@@ -135,6 +141,9 @@ def test_no_step_waits_for_the_device(
     changes = beside | {"method": method, "evaluate": {"holdout": None}}
     spec = resolved(pictures, **changes)
     trainer = open_trainer(spec, pictures, cache, tmp_path)
+    # The step reports, and measures its update and the shares of the regularizers.
+    for measured in ("is_due", "is_probed"):
+        monkeypatch.setattr(trainer.metrics, measured, lambda step: step == 1)
     updater = trainer.updater
     updater.deferred, trainer.outcomes.in_flight = True, 2
     for group in updater.optimizer.param_groups:
@@ -150,6 +159,43 @@ def test_no_step_waits_for_the_device(
         with waits:
             trainer.step(batch)
     assert len(waits.found) == WAITS.get(name, 0), waits.found
+
+
+def test_late_reports_tell_what_immediate_ones_tell(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path
+) -> None:
+    """With reports, entries of the chain and a checkpoint within steps whose reports are held."""
+    recorders = []
+    for in_flight in (0, 2):
+        recorder = Recorder(tmp_path / str(in_flight))
+        train = {"batch_size": 2, "epochs": 2, "collapse": "warn"}
+        spec = resolved(pictures, train=train, dar={"weight": 1e6}, evaluate={"holdout": None})
+        trainer = open_trainer(spec, pictures, cache, tmp_path, recorder)
+        trainer.outcomes.in_flight = in_flight
+        seen, steps = [], trainer.run.length.total_steps
+        with closing(trainer), closing(own_run.batches(trainer, steps)) as batches:
+            for batch in batches:
+                if trainer.run.progress.step == 6:
+                    trainer._report()  # as for a checkpoint
+                trainer.step(batch)
+                seen.append(len(recorder.points))
+        told = {0: [*[0] * 4, 5, 5, 6, 6, 6, *[10] * 3], 2: [*[0] * 6, *[6] * 5, 10]}
+        assert seen[:12] == told[in_flight]
+        assert len(recorder.points) == steps
+        recorders.append((recorder, trainer.run.progress))
+    (at_once, progress), (late, late_progress) = recorders
+    of_machine = ("images_per_second", "time_", "memory", "cpu_utilization")
+    for one, other in zip(at_once.points, late.points, strict=True):
+        assert one["step"] == other["step"]
+        values, others = (
+            {n: v for n, v in point["values"].items() if not n.startswith(of_machine)}
+            for point in (one, other)
+        )
+        assert values == others
+    assert "embedding_rank" in at_once.points[4]["values"]
+    assert [event[0] for event in at_once.events] == ["gradient_share"]
+    assert at_once.events == late.events
+    assert progress.saved() == late_progress.saved()
 
 
 # Not on meta: AdamW's kernel that takes the flag of a skipped step; SwAV's read of the queue in its first step.
@@ -194,6 +240,7 @@ def test_reads_of_what_is_on_the_device_are_found() -> None:
         lambda x: x.new_zeros(3).index_put_((labels,), x),
         lambda x: x + labels.to(CPU),
         lambda x: torch.unique(x),
+        lambda x: torch.linalg.eigvalsh(x.expand(3, 3)),
     ]
     for read in reads:
         with DeviceWaits([weights]) as waits:

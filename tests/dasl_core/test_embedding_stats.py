@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from dasl_core.evaluate import effective_rank
 from dasl_core.regularizers import angular_update, norm_distribution
-from dasl_core.train.step_metrics import spread_statistics
+from dasl_core.train.step_metrics import rank_of_products, spread_statistics
 
 
 def test_norm_distribution_equals_numpy() -> None:
@@ -58,22 +58,24 @@ def test_angle_of_zero_row_counts_as_zero_or_right_angle() -> None:
 def test_spread_is_that_of_the_directions_of_the_first_view(shape: tuple[int, int]) -> None:
     views = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)) * 3
     directions = F.normalize(views[0], dim=1)
-    statistics = spread_statistics(views)
+    statistics, products = spread_statistics(views)
+    assert products is not None
+    rank = rank_of_products(products)
     values = torch.linalg.svdvals(directions.double())
     share = values / values.sum()
-    assert statistics["embedding_rank"].item() == pytest.approx(effective_rank(directions))
-    assert statistics["embedding_rank"].log().item() == pytest.approx(
-        -float((share * share.log()).sum())
-    )
+    assert rank == pytest.approx(effective_rank(directions))
+    assert math.log(rank) == pytest.approx(-float((share * share.log()).sum()))
     distances = torch.pdist(directions)
     torch.testing.assert_close(statistics["embedding_distance"], distances.mean())
 
 
 def test_spread_of_a_collapse_and_of_numbers_that_are_none() -> None:
-    assert spread_statistics(torch.ones(2, 5, 3))["embedding_rank"].item() == pytest.approx(1)
-    for nothing in (torch.zeros(1, 4, 3), torch.full((1, 4, 3), torch.nan)):
-        assert spread_statistics(nothing)["embedding_rank"] == 1
-    assert spread_statistics(torch.ones(2, 1, 3)) == {}
+    nothing = (torch.zeros(1, 4, 3), torch.full((1, 4, 3), torch.nan))
+    for views in (torch.ones(2, 5, 3), *nothing):
+        _, products = spread_statistics(views)
+        assert products is not None
+        assert rank_of_products(products) == pytest.approx(1)
+    assert spread_statistics(torch.ones(2, 1, 3)) == ({}, None)
 
 
 def test_wrong_shapes_are_named() -> None:

@@ -14,9 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 PACKAGE = Path(__file__).parents[2] / "dasl_core"
-# Operators whose result the host must read, or whose shape depends on values.
+# Operators whose result the host must read, which check it on the host, or whose shape depends on values.
 READING = {
     "aten::_local_scalar_dense",
+    "aten::_linalg_eigh",
     "aten::equal",
     "aten::is_nonzero",
     "aten::masked_select",
