@@ -120,7 +120,7 @@ class Train(SpecModel):
     batch_size: GlobalBatch | Auto = "auto"
     """Global batch: all ranks together; divisible by `resources.workers` x `micro_batches`. The incomplete
     last batch of an epoch is dropped. "auto": an eighth of the training images, for at least eight steps an
-    epoch, but at most 256, rounded down to a multiple of `resources.workers` x `micro_batches` and of
+    epoch, but at most 256, and at least 32 or half of the images; rounded down to a multiple of `resources.workers` x `micro_batches` and of
     `samples_per_class`, and of 8 where that leaves any; never less than two images, two for each micro-batch,
     or two classes of `samples_per_class` images."""
     micro_batches: PositiveInt = 1

@@ -132,7 +132,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("cores", "size", "epochs"), [(8, 224, 24), (4, 160, 24), (2, 128, 24), (1, 96, 22)]
+    ("cores", "size", "epochs"), [(8, 224, 24), (4, 160, 24), (2, 128, 24), (1, 96, 24)]
 )
 def test_first_job_ends_in_ten_minutes(
     photos: Path,

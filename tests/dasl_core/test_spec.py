@@ -709,7 +709,15 @@ def test_automatic_image_size_keeps_the_pixels_of_small_images(
 
 @pytest.mark.parametrize(
     ("images", "workers", "batch"),
-    [(60, 1, 6), (68, 1, 7), (100, 3, 9), (270, 1, 24), (300, 1, 32), (300, 3, 24), (3000, 3, 240)],
+    [
+        (16, 1, 7),
+        (60, 1, 24),
+        (68, 1, 24),
+        (100, 3, 24),
+        (270, 1, 32),
+        (300, 3, 24),
+        (3000, 3, 240),
+    ],
 )
 def test_automatic_batch_is_a_multiple_of_eight_where_that_leaves_any(
     images: int, workers: int, batch: int

@@ -8,6 +8,8 @@ from dasl_core.spec.resolve.facts import DatasetFacts, training_classes, trainin
 
 # GPUs' matrix units work on multiples of 8, which people also expect.
 _ROUND = 8
+# Our choice: with fewer images, contrastive losses have few negatives, and batch statistics are noise.
+_WORTH_A_STEP = 32
 
 
 def choose_batch(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> tuple[int, int | None]:
@@ -53,8 +55,12 @@ def choose_batch(spec: JobSpec, facts: DatasetFacts, problems: Problems) -> tupl
 
 
 def _fitting_batch(images: int, multiple_of: int, least: int) -> int:
-    """Return the largest batch of at most 256 and an eighth of the images, if possible a multiple of 8."""
-    largest = min(256, images // 8)
+    """Return the batch of a number of images, if possible a multiple of 8.
+
+    At most 256, and an eighth of the images, so that an epoch has eight steps; but up to `_WORTH_A_STEP` images where
+    two steps are left.
+    """
+    largest = min(256, max(images // 8, min(_WORTH_A_STEP, images // 2)))
     round_number = math.lcm(multiple_of, _ROUND)
     if largest >= max(least, round_number):
         multiple_of = round_number
