@@ -179,7 +179,7 @@ class Train(SpecModel):
     image_cache: Literal["exact", "jpeg"] | Auto = "auto"
     """The values of decoded images: "exact", or "jpeg" as JPEG of quality 95 keeps them, which takes a
     seventh of the raw size; for 8-bit images and 1 or 3 `in_channels`. "auto": "jpeg" if the raw values may
-    take more than 100 GiB, else "exact"."""
+    take more than 10 GiB, else "exact"."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
