@@ -46,7 +46,7 @@ class Backbone(SpecModel):
     image_size: ImageSize | Auto = "auto"
     """Height and width of the network's input, in pixels. "auto": the median of the images' shorter sides,
     rounded down to a multiple of 32, or of 8 up to 64 with a stem for small images; at least 32 and at most
-    224; for a ViT, rounded down further to a multiple of its patch size; for a network that takes one size
+    224; at least 96 for a ResNet with its standard stem whose images have 40 pixels or more; for a ViT, rounded down further to a multiple of its patch size; for a network that takes one size
     only, that size; for the checkpoint of a ViT, its size; at least what the network can compute."""
     in_channels: Channels | Auto = "auto"
     """Channels of the network's input. 3 reads all images as RGB, 1 as luminance; other numbers need images
@@ -63,8 +63,8 @@ class Backbone(SpecModel):
     stem: Stem | Auto = "auto"
     """ "standard" is timm's own stem. "small" keeps the resolution of small images: the first convolution of a
     ResNet gets stride 1 and its max-pooling is removed; a ViT gets patches of an eighth of the image side.
-    "auto": the stem of the weights of `pretrained`; for random weights "small" for these two up to an
-    `image_size` of 64, else "standard"."""
+    "auto": the stem of the weights of `pretrained`; for random weights "small" for a ResNet up to an
+    `image_size` of 39 and for a ViT up to 64, else "standard"."""
     pretrained: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """Weights to start from: a path or file:// URI on the workers. Either the folder of a downloaded
     checkpoint of the same network, or a file of timm weights (.safetensors, .pth, .pt, .bin), which timm

@@ -42,7 +42,7 @@ class ByFeatures(NamedTuple):
 
 
 class ByImageSize(NamedTuple):
-    """A value for images with the small stem, and one for larger images."""
+    """A value for images of at most 64 pixels, and one for larger images."""
 
     small: Any
     large: Any

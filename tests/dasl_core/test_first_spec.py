@@ -97,7 +97,7 @@ def test_few_icons(tmp_path: Path) -> None:
     init(folder, output)
     text = output.read_text()
     spec = resolved(output, folder)
-    assert (spec.train.epochs, spec.backbone.image_size) == (11, 40)
+    assert (spec.train.epochs, spec.backbone.image_size) == (11, 96)
     assert "# Images: 61, from 40 to 48 px; the median of shorter sides is 40 px." in text
     assert "# Skipped: 1, such as broken.png: " in text
     assert "# Ignored, as their endings are not those of images: 1 .mov (clip.mov)." in text

@@ -661,8 +661,8 @@ def test_chosen_value_outside_its_range_names_the_field(
 
 
 def test_auto_values_fit_dataset_and_machine() -> None:
-    small = resolve(spec_of(), FACTS.model_copy(update={"median_size": 40}))
-    assert (small.backbone.image_size, small.backbone.stem) == (40, "small")
+    small = resolve(spec_of(), FACTS.model_copy(update={"median_size": 39}))
+    assert (small.backbone.image_size, small.backbone.stem) == (32, "small")
     assert (small.augment.blur, small.train.precision) == (0, "fp32")
     large = resolve(
         spec_of(
@@ -690,9 +690,10 @@ def test_auto_values_fit_dataset_and_machine() -> None:
     ("name", "stem", "sizes"),
     [
         # Of images whose shorter side is 9, 48, 63, 72, 95, 100 and 500 pixels.
-        ("resnet18", "auto", [32, 48, 56, 64, 64, 96, 224]),
+        ("resnet18", "auto", [32, 96, 96, 96, 96, 96, 224]),
+        ("resnet18", "small", [32, 48, 56, 64, 64, 96, 224]),
         ("vit_small_patch16_224", "auto", [32, 48, 56, 64, 64, 96, 224]),
-        ("resnet18", "standard", [32, 32, 32, 64, 64, 96, 224]),
+        ("resnet18", "standard", [32, 96, 96, 96, 96, 96, 224]),
         ("convnext_tiny", "auto", [32, 32, 32, 64, 64, 96, 224]),
     ],
 )
@@ -705,6 +706,15 @@ def test_automatic_image_size_keeps_the_pixels_of_small_images(
         for side in (9, 48, 63, 72, 95, 100, 500)
     ]
     assert chosen == sizes
+
+
+@pytest.mark.parametrize("side", [40, 64, 95])
+def test_small_images_cost_a_resnet_no_more_than_larger_ones(side: int) -> None:
+    """Neither the small stem, with sixteen times the computation, nor blur, for which 64 pixels are too few."""
+    facts = FACTS.model_copy(update={"median_size": side})
+    chosen = resolve(spec_of(), facts)
+    assert (chosen.backbone.image_size, chosen.backbone.stem) == (96, "standard")
+    assert (chosen.augment.blur > 0) == (side > 64)
 
 
 @pytest.mark.parametrize(

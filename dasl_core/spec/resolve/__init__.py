@@ -104,10 +104,11 @@ def resolve(
     network = choose_backbone(spec.backbone, facts, record, problems)
     check_frozen_batch_norm(spec.backbone, has_weights, problems)
     image_size = network.image_size
+    pixels = min(image_size, facts.median_size)
     features = choose_features(spec.backbone, own_features, problems)
     check_schedule(spec, has_weights, problems)
     recipe, given = choose_recipe(spec, has_weights, problems), spec
-    spec = fill_in(spec, recipe, image_size, features, training_images(spec, facts))
+    spec = fill_in(spec, recipe, pixels, features, training_images(spec, facts))
     channels = choose_channels(spec.backbone, facts, record)
     check_channels(spec.backbone, channels, facts, problems)
     check_pixel_type(spec.backbone, facts, problems)
@@ -134,7 +135,7 @@ def resolve(
         token_patch_size=spec.backbone.info.token_patch_size,
         learned_positions=spec.backbone.info.learned_positions,
     )
-    augment = resolve_augment(spec.augment, spec.method, image_size)
+    augment = resolve_augment(spec.augment, spec.method, pixels)
     check_augment(given.augment, augment, channels, problems)
     check_learning_rate(spec, batch, problems)
     check_evaluate(spec, facts, problems)

@@ -4,11 +4,11 @@ from dasl_core.spec.augment import Augment
 from dasl_core.spec.methods import MethodConfig
 from dasl_core.spec.problems import Problems
 from dasl_core.spec.recipes import SMALL
-from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
+from dasl_core.spec.resolve.backbone import SMALL_UP_TO
 from dasl_core.spec.resolved import ResolvedAugment
 
 # Blur or inversion makes smaller images unrecognizable; lightly and solo-learn also omit both on CIFAR.
-BLUR_FROM = SMALL_STEM_UP_TO + 1
+BLUR_FROM = SMALL_UP_TO + 1
 
 
 def check_augment(
@@ -26,9 +26,10 @@ def check_augment(
     problems.add_no_effect("augment.saturation", saturation, f"{cause}: 0", f"{cause} above 0")
 
 
-def resolve_augment(augment: Augment, method: MethodConfig, image_size: int) -> ResolvedAugment:
+def resolve_augment(augment: Augment, method: MethodConfig, pixels: int) -> ResolvedAugment:
+    """Replace "auto" by the method's settings; `pixels` are those of the images' side that the network's input has."""
     recipe = method.recipe
-    large = image_size >= BLUR_FROM
+    large = pixels >= BLUR_FROM
     settings = {
         "crop_scale": recipe.crop_scale,
         "jitter": recipe.jitter,

@@ -9,8 +9,13 @@ from dasl_core.spec.problems import Problems
 from dasl_core.spec.resolve.facts import DatasetFacts
 from dasl_core.spec.weights_record import WeightsRecord
 
-# Largest image size with a "small" stem: at timm's stride of 32, 64 pixels give a last feature map of 2x2.
-SMALL_STEM_UP_TO = 64
+# Images up to this size are small: at timm's stride of 32, 64 pixels give a last feature map of 2x2.
+SMALL_UP_TO = 64
+# Largest image size with a "small" stem. A ViT has as many patches at every size, but a ResNet computes 16 times as much
+# as with timm's stem: a ResNet-18 2.2 GMAC at 64 pixels, and 0.33 with timm's stem at `LEAST_FOR_RESNETS`, which see more
+# than 64 pixels with timm's stem would.
+SMALL_STEM_UP_TO = {"resnet": 39, "vit": SMALL_UP_TO}
+LEAST_FOR_RESNETS = 96
 
 
 class ChosenBackbone(NamedTuple):
@@ -133,11 +138,15 @@ def _automatic_size(backbone: Backbone, facts: DatasetFacts, record: WeightsReco
     if record.image_size is not None:
         return record.image_size
     size = min(224, facts.median_size // 32 * 32)
-    if size <= SMALL_STEM_UP_TO and backbone.stem != "standard":
-        # The stem for small images has a stride of 4 or 8, so rounding to 32 would waste pixels.
-        small = min(SMALL_STEM_UP_TO, facts.median_size // 8 * 8)
-        if _automatic_stem(backbone, small, record) == "small":
-            size = small
+    # The stem for small images has a stride of 4 or 8, so rounding to 32 would waste pixels.
+    small = min(SMALL_UP_TO, facts.median_size // 8 * 8)
+    stem = backbone.stem
+    if stem == "auto":
+        stem = _automatic_stem(backbone, small, record)
+    if size <= SMALL_UP_TO and stem == "small":
+        size = small
+    elif backbone.info.family == "resnet" and small > SMALL_STEM_UP_TO["resnet"]:
+        size = max(LEAST_FOR_RESNETS, size)
     return max(32, size)
 
 
@@ -147,8 +156,8 @@ def _automatic_stem(backbone: Backbone, image_size: int, record: WeightsRecord) 
     if record.stem is not None:
         return record.stem
     # Most likely for a checkpoint that cannot be read here; workers check it.
-    is_small = image_size <= SMALL_STEM_UP_TO and not starts_from_file(backbone)
-    return "small" if is_small else "standard"
+    is_small = image_size <= SMALL_STEM_UP_TO[backbone.info.family]
+    return "small" if is_small and not starts_from_file(backbone) else "standard"
 
 
 def starts_from_file(backbone: Backbone) -> bool:

@@ -17,7 +17,7 @@ from dasl_core.spec.recipes import (
     Settings,
     value_for,
 )
-from dasl_core.spec.resolve.backbone import SMALL_STEM_UP_TO
+from dasl_core.spec.resolve.backbone import SMALL_UP_TO
 from dasl_core.spec.resolve.epochs import resolved_epochs
 
 OPTIMIZERS = "train.optimizer."
@@ -70,12 +70,11 @@ def name_recipe(problem: FieldProblem, spec: JobSpec, recipe: RecipeName) -> Fie
     )
 
 
-def fill_in(
-    spec: JobSpec, recipe: RecipeName, image_size: int, features: int, images: int
-) -> JobSpec:
+def fill_in(spec: JobSpec, recipe: RecipeName, pixels: int, features: int, images: int) -> JobSpec:
     """Replace "auto" by the settings of the recipe and the constants of `small`.
 
     Args:
+        pixels: of the images' side that the network's input has.
         features: width of the backbone's features.
         images: number of training images.
     """
@@ -86,7 +85,7 @@ def fill_in(
         batch=256 if spec.train.batch_size == "auto" else spec.train.batch_size,
         images=images,
         optimizer=spec.train.optimizer.name,
-        has_small_images=image_size <= SMALL_STEM_UP_TO,
+        has_small_images=pixels <= SMALL_UP_TO,
     )
     own = _recipe_settings(spec, recipe)
     its_optimizer = value_for(own.get(OPTIMIZER, "auto"), job)

@@ -84,7 +84,7 @@ from safetensors.torch import load_file
 
 about = json.load(open("model.json"))
 model = timm.create_model(**about["timm"])
-# A ResNet for images of up to 64 pixels needs the lines that this prints, in its place: they replace the stem.
+# A ResNet for images below 40 pixels needs the lines that this prints, in its place: they replace the stem.
 assert not about["stem"], "\\n".join(about["stem"])
 model.load_state_dict(load_file("backbone.safetensors"))
 model.eval()  # README.md, the model card, prepares an image for it`;
