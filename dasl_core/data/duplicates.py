@@ -57,15 +57,21 @@ def _bands_compared(bands: int) -> list[int]:
 
 def reduce(image: np.ndarray) -> np.ndarray:
     """Return the thumbnail (32, 32, 1 or 3) of an image (H, W, C); see `_bands_compared`."""
+    bands = _bands_compared(image.shape[2])
+    if image.dtype == np.uint8 and len(bands) == image.shape[2] == 3:
+        return np.asarray(_resized(image))  # equal to that of each band, and faster
     reduced = []
-    for band in np.moveaxis(image, 2, 0)[_bands_compared(image.shape[2])]:
+    for band in np.moveaxis(image, 2, 0)[bands]:
         pixels = band if band.dtype == np.uint8 else band.astype(np.float32)
-        small = Image.fromarray(np.ascontiguousarray(pixels)).resize(
-            (_SIDE, _SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0
-        )
-        reduced.append(np.asarray(small))
+        reduced.append(np.asarray(_resized(np.ascontiguousarray(pixels))))
     stacked = np.stack(reduced, axis=2)
     return (stacked if image.dtype.kind == "f" else stacked.round()).astype(image.dtype)
+
+
+def _resized(pixels: np.ndarray) -> Image.Image:
+    return Image.fromarray(pixels).resize(
+        (_SIDE, _SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0
+    )
 
 
 def hash_of(thumbnail: np.ndarray) -> int:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from PIL import Image
 
 from dasl_core.data.bounded_map import AHEAD_PER_THREAD, bounded_map
 from dasl_core.data.contact_sheet import spaced, thumbnail
@@ -124,7 +125,7 @@ def take_sample(
         return _Values(
             position,
             len(flat),
-            *_sums(flat),
+            *_sums(image),
             float(image.min()),
             float(image.max()),
             _choose_pixels(flat, per_image, seed=position).reshape(-1),
@@ -255,17 +256,22 @@ def _flat_band_warnings(pixels: PixelFacts, span: float) -> list[str]:
     ]
 
 
-def _sums(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of pixels (N, bands) and of their squares by band, in float64.
+def _sums(image: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of the pixels of an image (H, W, bands) and of their squares by band, in float64.
 
     Sums of squares of 16-bit values exceed float32's precision.
     """
-    if flat.dtype not in (np.uint8, np.uint16):
+    flat = image.reshape(-1, image.shape[2])
+    if image.dtype not in (np.uint8, np.uint16):
         squares = np.einsum("pb,pb->b", flat, flat, dtype=np.float64, casting="unsafe")
         return flat.sum(axis=0, dtype=np.float64), squares
-    # From a histogram of the values: a sixth of the time.
-    values = np.arange(np.iinfo(flat.dtype).max + 1, dtype=np.float64)
-    counts = np.stack([np.bincount(band, minlength=len(values)) for band in flat.T])
+    # From a histogram of the values: a sixth of the time, and Pillow's a third of that.
+    values = np.arange(np.iinfo(image.dtype).max + 1, dtype=np.float64)
+    if image.dtype == np.uint8 and image.shape[2] in (1, 3):
+        histogram = Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image).histogram()
+        counts = np.array(histogram, np.float64).reshape(image.shape[2], -1)
+    else:
+        counts = np.stack([np.bincount(band, minlength=len(values)) for band in flat.T])
     return counts @ values, counts @ values**2
 
 
@@ -276,7 +282,8 @@ def _choose_pixels(flat: np.ndarray, most: int, seed: int) -> np.ndarray:
     """
     if len(flat) <= most:
         return flat
-    return flat[np.random.default_rng(seed).integers(len(flat), size=most)]
+    chosen = np.random.default_rng(seed).integers(len(flat), size=most)
+    return flat.take(chosen, axis=0)  # a tenth of the time of flat[chosen]
 
 
 def _with_statistics(pixels: PixelFacts, measured: list[_Values]) -> PixelFacts:
