@@ -8,6 +8,8 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from dasl_core.distributed import local_shard
+
 
 class Teacher(nn.Module):
     """A backbone and its head whose weights are averages of the student's and get no gradient.
@@ -47,8 +49,11 @@ class Teacher(nn.Module):
         Args:
             where: () bool on the device: if false, nothing changes.
         """
-        teachers: list[Tensor] = [*self.parameters()]
-        students: list[Tensor] = [*backbone.parameters(), *head.parameters()]
+        # Under FSDP, teacher and student are sharded alike.
+        teachers = [local_shard(weight) for weight in self.parameters()]
+        students = [
+            local_shard(weight) for each in (backbone, head) for weight in each.parameters()
+        ]
         if where is None:
             torch._foreach_lerp_(teachers, students, 1 - momentum)
             return

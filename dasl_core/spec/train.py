@@ -145,6 +145,10 @@ class Train(SpecModel):
     """Batch normalization over the global batch, so that gradients do not depend on the number of ranks. false: over
     each rank's share, which is faster on several GPUs; the running statistics are then means over ranks. Without an
     effect on one rank."""
+    sharding: Literal["none", "fsdp"] = "none"
+    """ "fsdp" divides weights, gradients and optimizer state among the ranks (FSDP2), for a ViT-L and larger; "none"
+    keeps all of them on each rank (DDP). fsdp is for byol, dino, ibot and simclr with a Vision Transformer of timm's
+    families vit and eva, and not for lars, `compile` or `channels_last`. Without an effect on one rank."""
     deterministic: bool = False
     """Use only kernels whose result is the same in every run; slower on GPUs. On CPUs, runs with the same
     number of threads are bit-identical without it."""

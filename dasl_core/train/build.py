@@ -29,6 +29,7 @@ from dasl_core.train.prefetch import ViewPrefetcher
 from dasl_core.train.pseudo_labels import build_pseudo_labels
 from dasl_core.train.reporter import Reporter
 from dasl_core.train.run import CPU, Run, RunFiles, open_run
+from dasl_core.train.sharding import shard
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.trainer import Trainer
 from dasl_core.train.update import Updater
@@ -121,6 +122,7 @@ def build_trainer(
         device,
         build_pseudo_labels(spec, run.data),
     )
+    sharded = shard(method, train, device)
     is_scaled = train.precision == "fp16"
     updater = Updater(
         build_optimizer(train.optimizer, method, learning_rate_factors(train.optimizer, method)),
@@ -133,7 +135,7 @@ def build_trainer(
     if is_scaled:
         criterion.scale = updater.scaler.scale
     gradients = GradientComputer(
-        wrap_ddp(method, run.timer),
+        wrap_ddp(method, run.timer) if sharded is None else sharded,
         method,
         criterion,
         micro_batches=train.micro_batches,
@@ -148,7 +150,7 @@ def build_trainer(
     )
     guard = DivergenceGuard(run, flush=metrics.report)
     plotter = Plotter(run, evaluator)
-    state = TrainingState(run, method, criterion, updater, plotter)
+    state = TrainingState(run, method, criterion, updater, plotter, sharded)
     maker = CustomViewMaker(augmentation, spec, device) if augmentation else ViewMaker(spec, device)
     return Trainer(
         run,
@@ -158,7 +160,7 @@ def build_trainer(
         updater,
         metrics,
         guard,
-        Validator(run, method, evaluator, metrics, guard, plotter),
+        Validator(run, method, evaluator, metrics, guard, plotter, sharded),
         Checkpointer(run, state, own_views=augmentation is not None),
         ViewPrefetcher(maker, device, run.timer),
         Outcomes(STEPS_IN_FLIGHT if updater.deferred else 0),

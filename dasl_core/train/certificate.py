@@ -17,7 +17,7 @@ from torch import Tensor
 
 import dasl_core
 from dasl_core.data.file_digests import digest_labels, merkle_root
-from dasl_core.distributed import world_size
+from dasl_core.distributed import whole_tensor, world_size
 from dasl_core.installed import installed_version
 from dasl_core.train.data import TrainingData
 from dasl_core.vocabulary import CERTIFICATE
@@ -93,10 +93,13 @@ def is_entry(step: int, steps_per_epoch: int) -> bool:
 
 
 def digest_weights(state: Mapping[str, Tensor]) -> str:
-    """Compute the SHA-256 of all weights and buffers of a network, with their names, types and shapes."""
+    """Compute the SHA-256 of all weights and buffers of a network, with their names, types and shapes.
+
+    If FSDP has sharded them, all ranks must call this.
+    """
     content = hashlib.sha256()
     for name, tensor in sorted(state.items()):
-        value = tensor.detach().cpu().contiguous()
+        value = whole_tensor(tensor.detach()).cpu().contiguous()
         content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         content.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return content.hexdigest()

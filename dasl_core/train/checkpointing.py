@@ -8,15 +8,22 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
-from dasl_core.distributed import broadcast_int, gather_objects_to_rank0, rank, world_size
+from dasl_core.distributed import (
+    broadcast_int,
+    gather_objects_to_rank0,
+    rank,
+    whole_tensor,
+    world_size,
+)
 from dasl_core.export import export_backbone
 from dasl_core.export.checkpoint import finite
 from dasl_core.headlines import EVALUATED_STEP
@@ -39,6 +46,7 @@ from dasl_core.train.plotting import Plotter
 from dasl_core.train.progress import Progress
 from dasl_core.train.run import Run
 from dasl_core.train.serialization import STATE_FILES, StateCopy, load_state
+from dasl_core.train.sharding import ShardedMethod, shard_like
 from dasl_core.train.update import Updater
 from dasl_core.vocabulary import CERTIFICATE, TRAINED
 
@@ -133,7 +141,9 @@ class Checkpointer:
             return  # a cancel right after a save
         ranks = gather_objects_to_rank0(self.state.rank_state_dict(), self.run.control)
         result = _Result.WRITTEN
-        if ranks is not None:
+        if ranks is None:
+            self.state.join_gathers()
+        else:
             snapshot = self._take_snapshot(ranks)
             self.run.reporter.keepalive()
             # Only a copy is safe from the changes of further steps.
@@ -216,11 +226,17 @@ class Checkpointer:
         head = method.embedding_head if self.run.spec.method.supervised else None
         # A network of one's own need not be copyable.
         is_copied = not (progress.ended or self.run.spec.backbone.is_own)
+        state = StateCopy.copy(self.state.state_dict(ranks))
+        network = method.representation
+        if self.state.sharded is not None:
+            network = self.state.sharded.whole(network, on_rank_0=True)
+        elif is_copied:
+            network = copy_to_cpu(network)
         return _Snapshot(
-            state=StateCopy.copy(self.state.state_dict(ranks)),
+            state=state,
             metrics=copy.deepcopy(metrics),
             latest=latest,
-            network=copy_to_cpu(method.representation) if is_copied else method.representation,
+            network=network,
             head=copy_to_cpu(head) if is_copied and head is not None else head,
             chain=list(progress.chain),
             environments=list(progress.environments),
@@ -318,6 +334,8 @@ class TrainingState:
     The schedule, the order of images, the views and the chain are functions of the step, which is their only
     state.
 
+    Attributes:
+        sharded: the method under FSDP; None without.
     """
 
     run: Run
@@ -325,6 +343,7 @@ class TrainingState:
     criterion: Criterion
     updater: Updater
     plotter: Plotter
+    sharded: ShardedMethod | None = None
 
     def rank_state_dict(self) -> dict[str, Any]:
         """The part of the state that differs between ranks."""
@@ -348,6 +367,17 @@ class TrainingState:
             "ranks": ranks,
             "plots": self.plotter.state_dict(),
         }
+
+    def join_gathers(self) -> None:
+        """Send this rank's shards to rank 0, in the order in which it copies the state and the network."""
+        if self.sharded is None:
+            return
+        moments = self.updater.optimizer.state_dict()["state"].values()
+        values = chain(self.method.state_dict().values(), *(each.values() for each in moments))
+        for value in values:
+            if isinstance(value, Tensor):
+                whole_tensor(value)
+        self.sharded.whole(self.method.representation, on_rank_0=True)
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -382,7 +412,10 @@ class TrainingState:
                 progress.chain, progress.recent_losses, progress.terms = [], [], ""
         self._check_shapes(state)
         vars(self.run.progress).update(vars(progress))
-        self.method.load_state_dict(state["method"])
+        weights = self.method.state_dict()
+        self.method.load_state_dict(
+            {name: shard_like(value, weights[name]) for name, value in state["method"].items()}
+        )
         self.plotter.load_state_dict(state["plots"])
         self.criterion.load_state_dict(state["criterion"], changed)
         before, now = state["spec"]["train"], expected["train"]
@@ -412,6 +445,11 @@ class TrainingState:
             # Torch places the counts of steps by the saved option: on the device for a fused optimizer.
             if "fused" in requested:
                 saved["fused"] = requested["fused"]
+        weights = [weight for group in settings for weight in group["params"]]
+        for number, values in state["state"].items():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == weights[number].shape:
+                    values[name] = shard_like(value, weights[number])
         optimizer.load_state_dict(state)
         for group, requested in zip(optimizer.param_groups, settings, strict=True):
             # The state is the checkpoint's; momentum and other options are the spec's.

@@ -15,6 +15,7 @@ LayerNorm all three ways give the same gradient.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dasl_core.methods import Method, Outputs, Step
 from dasl_core.models.batchnorm import untracked_statistics
 from dasl_core.seeds import random_state, restore_random_state
+from dasl_core.train.sharding import ShardedMethod
 from dasl_core.train.timing import Activity
 
 Terms = dict[str, Tensor]
@@ -35,7 +37,7 @@ class GradientComputer:
     """Computes the gradients of a global batch.
 
     Args:
-        model: `method`, or DDP around it.
+        model: `method`, or DDP or FSDP around it.
         criterion: returns scalar loss terms by name; the mean over ranks of their sum is differentiated. It also takes
             the outputs of the backbone, of a step whose gradient shares are measured.
         micro_batches: number of micro-batches in a rank's share.
@@ -61,6 +63,26 @@ class GradientComputer:
         self.micro_batches, self.is_mean = micro_batches, is_mean
         self.autocast, self.scale, self.span = autocast, scale, span
 
+    @property
+    def sharded(self) -> ShardedMethod | None:
+        """The method under FSDP; None without."""
+        return self.model if isinstance(self.model, ShardedMethod) else None
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Compute the raw embeddings (B, h) of images, as `Method.embed`."""
+        compute = partial(self.method.embed, images)
+        embeddings: Tensor = compute() if self.sharded is None else self.sharded(compute)
+        return embeddings
+
+    def _run(self, model: nn.Module, inputs: Inputs) -> Outputs:
+        """Run the network, which is `method` or `model`."""
+        outputs: Outputs
+        if self.sharded is not None:
+            outputs = self.sharded(partial(self.method, *inputs))
+        else:
+            outputs = model(*inputs)
+        return outputs
+
     def backward(
         self,
         views: Sequence[Tensor],
@@ -69,7 +91,7 @@ class GradientComputer:
         *,
         measure_shares: bool = False,
     ) -> tuple[Terms, Outputs]:
-        """Add the gradients of this rank's share `views`, averaged over ranks by DDP.
+        """Add the gradients of this rank's share `views`, averaged over ranks by DDP or FSDP.
 
         Args:
             views: tensors (B, C, H, W).
@@ -95,7 +117,7 @@ class GradientComputer:
         self.method.backbone_outputs = [] if measure_shares else None
         with self.span("forward"):
             with self.autocast():
-                outputs: Outputs = self.model(*inputs)
+                outputs = self._run(self.model, inputs)
             collected, self.method.backbone_outputs = self.method.backbone_outputs, None
             return self.criterion(outputs, step, collected or ()), outputs
 
@@ -121,20 +143,23 @@ class GradientComputer:
             with torch.no_grad(), untracked_statistics(self.method), self.autocast():
                 for micro_batch in micro_batches:
                     states.append(random_state(device))
-                    outputs.append(self.method(*micro_batch))
+                    outputs.append(self._run(self.method, micro_batch))
             cache = {
                 name: value.requires_grad_() if value.is_floating_point() else value
                 for name, value in _joined(outputs).items()
             }
             terms = self.criterion(cache, step, ())
         leaves = [value for value in cache.values() if value.requires_grad]
+        names = [name for name, value in cache.items() if value.requires_grad]
         # Weights used only by the criterion, such as proxies, already have their gradient.
         weights = [weight for weight in self.method.parameters() if weight.requires_grad]
         with self.span("backward"):
-            gradients = torch.autograd.grad(
-                self.scale(total(terms)), [*leaves, *weights], allow_unused=True
-            )
-        names = [name for name, value in cache.items() if value.requires_grad]
+            loss = self.scale(total(terms))
+            if self.sharded is not None:
+                torch.autograd.backward(loss)  # FSDP averages the gradients of such weights at once
+                weights, gradients = [], tuple(leaf.grad for leaf in leaves)
+            else:
+                gradients = torch.autograd.grad(loss, [*leaves, *weights], allow_unused=True)
         of_outputs = dict(zip(names, gradients[: len(leaves)], strict=True))
         of_weights = zip(weights, gradients[len(leaves) :], strict=True)
 
@@ -143,7 +168,7 @@ class GradientComputer:
             last = number == self.micro_batches - 1
             with self._reduced_if(last):
                 with self.span("forward"), self.autocast():
-                    again: Outputs = self.model(*micro_batch)
+                    again = self._run(self.model, micro_batch)
                 tensors, slopes = [], []
                 for name, value in again.items():
                     slope = of_outputs.get(name)
@@ -169,7 +194,7 @@ class GradientComputer:
         return list(zip(cut_views, masks.chunk(self.micro_batches), strict=True))
 
     def _reduced_if(self, last: bool) -> AbstractContextManager[None]:
-        """DDP averages over ranks once, with the last micro-batch."""
+        """DDP averages over ranks once, with the last micro-batch; FSDP with each, as it keeps only shards."""
         if last or not isinstance(self.model, DistributedDataParallel):
             return nullcontext()
         return self.model.no_sync()

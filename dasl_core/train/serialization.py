@@ -11,6 +11,8 @@ from typing import Any, Self
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dasl_core.distributed import whole_tensor
+
 TENSORS, STRUCTURE = "training_state.safetensors", "training_state.json"
 STATE_FILES = frozenset({TENSORS, STRUCTURE})
 """Files of a checkpoint needed to resume."""
@@ -26,7 +28,7 @@ class StateCopy:
 
     @classmethod
     def copy(cls, state: dict[str, Any]) -> Self:
-        """Copy nested dicts, lists, numbers, strings and tensors."""
+        """Copy nested dicts, lists, numbers, strings and tensors, which are gathered if FSDP has sharded them."""
         tensors: dict[str, Tensor] = {}
         return cls(_take_tensors(state, "", tensors), tensors)
 
@@ -56,7 +58,7 @@ def _take_tensors(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         # Numbered, because keys may contain slashes. Copied, because safetensors refuses shared memory.
         name = f"{len(tensors)}{path}"
-        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        tensors[name] = whole_tensor(value.detach()).to("cpu", copy=True).contiguous()
         return {_TENSOR: name}
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value) and not value.keys() & {_TENSOR, _PAIRS}:

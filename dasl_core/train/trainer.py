@@ -121,8 +121,9 @@ class Trainer:
                 self.method.freeze_backbone()
             else:
                 self.method.thaw_backbone()
-            # DDP must know the weights that learn.
-            self.gradients.model = wrap_ddp(self.method, self.run.timer)
+            if self.gradients.sharded is None:
+                # DDP must know the weights that learn.
+                self.gradients.model = wrap_ddp(self.method, self.run.timer)
         self.method.train()
 
     def step(self, batch: Batch) -> None:
@@ -181,10 +182,17 @@ class Trainer:
             self.metrics.hold(watched=True, beside=shares)
         if ends_entry:
             self._report()
-            progress.add_entry(digest_weights(self.method.state_dict()) if rank() == 0 else "")
+            progress.add_entry(self._digest())
         else:
             self._count_steps(wait=False)
             self._deliver(self.outcomes.in_flight)
+
+    def _digest(self) -> str:
+        """Compute the SHA-256 of the weights on rank 0; "" on the others."""
+        if rank() > 0 and self.gradients.sharded is None:
+            return ""
+        digest = digest_weights(self.method.state_dict())  # gathers shards from all ranks
+        return digest if rank() == 0 else ""
 
     def _count_steps(self, *, wait: bool) -> None:
         """Count the steps whose outcome is due, and forget what the skipped ones left; see `Outcomes`."""
@@ -304,6 +312,6 @@ class Trainer:
         """
         self.method.eval()
         with self.gradients.autocast():
-            embeddings = self.method.embed(views[0][:PROBE_IMAGES])
+            embeddings = self.gradients.embed(views[0][:PROBE_IMAGES])
         self.method.train()
         return embeddings

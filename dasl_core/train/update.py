@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from dasl_core.distributed import all_ranks, all_reduce_sum, local_shard
 from dasl_core.spec import Clip
 
 # Integer types by size, to restore tensors of any type bit for bit.
@@ -67,7 +69,7 @@ class Updater:
             `deferred` a tensor () bool that the device still computes.
         """
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = total_norm(gradients)
         updated: Tensor | bool
         if self.deferred:
             updated = torch.isfinite(norm)
@@ -120,7 +122,9 @@ class Updater:
 
     def _clip(self, clip: Clip, gradients: list[Tensor], norm: Tensor) -> None:
         if clip.value is not None:
-            torch.nn.utils.clip_grad_value_(self.weights, clip.value)
+            local = [local_shard(gradient) for gradient in gradients]
+            torch._foreach_clamp_min_(local, -clip.value)
+            torch._foreach_clamp_max_(local, clip.value)
         elif clip.norm is not None and clip.each:
             clip_each(gradients, clip.norm)
         elif clip.norm is not None:
@@ -148,6 +152,23 @@ def restore_unless(flag: Tensor, tensors: Sequence[Tensor], before: Sequence[Ten
 @torch.no_grad()
 def clip_each(gradients: list[Tensor], limit: float) -> None:
     """Clip the norm of each gradient separately, as in DINO's code."""
-    norms = torch.stack(torch._foreach_norm(gradients))
-    factors = (limit / (norms + 1e-6)).clamp(max=1)  # no synchronization with the device
-    torch._foreach_mul_(gradients, list(factors))
+    # No synchronization with the device.
+    factors = (limit / (norms_of(gradients) + 1e-6)).clamp(max=1)
+    torch._foreach_mul_([local_shard(gradient) for gradient in gradients], list(factors))
+
+
+@torch.no_grad()
+def norms_of(gradients: Sequence[Tensor]) -> Tensor:
+    """Compute the norm of each gradient, (P,), over all ranks if FSDP has sharded them."""
+    norms = torch.stack(torch._foreach_norm([local_shard(gradient) for gradient in gradients]))
+    if not isinstance(gradients[0], DTensor):
+        return norms
+    return all_reduce_sum(norms.double().square(), all_ranks()).sqrt().to(norms.dtype)
+
+
+def total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """Compute the norm of all gradients together, over all ranks if FSDP has sharded them."""
+    if gradients and isinstance(gradients[0], DTensor):
+        norm: Tensor = torch.linalg.vector_norm(norms_of(gradients))
+        return norm
+    return torch.nn.utils.get_total_norm(gradients)

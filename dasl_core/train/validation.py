@@ -16,6 +16,7 @@ from dasl_core.train.evaluation import Evaluator
 from dasl_core.train.outcomes import DivergenceGuard
 from dasl_core.train.plotting import Plotter
 from dasl_core.train.run import Run
+from dasl_core.train.sharding import ShardedMethod
 from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.verdict import Anchors, judge
 from dasl_core.vocabulary import Subject
@@ -31,6 +32,7 @@ class Validator:
     Attributes:
         evaluator: None when no images are held out; then nothing is measured.
         plotter: collects what the plots show.
+        sharded: the method under FSDP, whose weights are gathered for an evaluation; None without.
     """
 
     run: Run
@@ -39,6 +41,7 @@ class Validator:
     metrics: StepMetrics
     guard: DivergenceGuard
     plotter: Plotter
+    sharded: ShardedMethod | None = None
 
     @property
     def trains_at_end(self) -> bool:
@@ -122,19 +125,20 @@ class Validator:
             return
         of_embedding = subject == "backbone" and self.run.spec.evaluate.on == "embedding"
         observer = self.observer()
+        method = self.method if self.sharded is None else self.sharded.whole(self.method)
         try:
             with self.metrics.timer.span("evaluation"):
                 metrics = self.evaluator.backbone(
-                    self.method.representation,
+                    method.representation,
                     final=final,
                     observer=None if of_embedding else observer,
                 )
                 hits = self._packed_hits()
-                metrics |= self.evaluator.phi_distances(self.method, observer=observer)
+                metrics |= self.evaluator.phi_distances(method, observer=observer)
                 embedding = None
                 if of_embedding:
                     embedding = self.evaluator.frozen(
-                        EmbeddingNetwork(self.method.backbone, self.method.embedding_head),
+                        EmbeddingNetwork(method.backbone, method.embedding_head),
                         final=final,
                         observer=observer,
                     )

@@ -84,7 +84,10 @@ def _work(resolved: dict[str, Any]) -> tuple[Any, ...]:
     backbone, train, method = (resolved[part] for part in ("backbone", "train", "method"))
     return (
         *(backbone.get(name) for name in ("name", "image_size", "stem", "in_channels")),
-        *(train.get(name) for name in ("batch_size", "precision", "checkpoint_activations")),
+        *(
+            train.get(name)
+            for name in ("batch_size", "precision", "checkpoint_activations", "sharding")
+        ),
         *(method.get(name) for name in ("local_crops", "local_size")),
     )
 

@@ -20,7 +20,12 @@ from dasl_core.spec.resolve.backbone import (
     choose_features,
 )
 from dasl_core.spec.resolve.batch import choose_batch
-from dasl_core.spec.resolve.checks import check_backbone, check_ignored, check_labels
+from dasl_core.spec.resolve.checks import (
+    check_backbone,
+    check_ignored,
+    check_labels,
+    check_sharding,
+)
 from dasl_core.spec.resolve.epochs import resolved_epochs, with_epochs
 from dasl_core.spec.resolve.estimate import Estimate, estimate, seconds_on_cores
 from dasl_core.spec.resolve.evaluate import (
@@ -151,6 +156,7 @@ def resolve(
     for regularizer in spec.given_regularizers().values():
         problems += regularizer.check(regularized)
     check_ignored(spec, batch, problems)
+    check_sharding(spec, batch, problems)
     check_backbone(spec, has_weights, problems)
     problems += spec.method.check(context)
     if problems:

@@ -11,6 +11,9 @@ from dasl_core.spec.resolve.facts import DatasetFacts, training_classes
 from dasl_core.spec.resolve.train import optimizer_name
 from dasl_core.spec.train import Optimizer
 
+SHARDED_METHODS = ("byol", "dino", "ibot", "simclr")
+"""Methods that can be trained with `train.sharding: fsdp`."""
+
 
 def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
     """Refuse settings that have no effect."""
@@ -42,6 +45,45 @@ def check_ignored(spec: JobSpec, batch: int, problems: Problems) -> None:
     if (gallery := spec.evaluate.gallery) is not None and not spec.evaluate.retrieval:
         cause, instead = "evaluate.retrieval: []", "evaluate.retrieval: [1]"
         problems.add_no_effect("evaluate.gallery", gallery, cause, instead)
+
+
+def check_sharding(spec: JobSpec, batch: int, problems: Problems) -> None:
+    """Check that the method, the network and the optimizer can be sharded."""
+    train, backbone = spec.train, spec.backbone
+    if train.sharding == "none":
+        return
+    checks = (
+        (
+            spec.method.name in SHARDED_METHODS,
+            f"method.name: {spec.method.name} cannot be sharded",
+            f"one of the methods {', '.join(SHARDED_METHODS)}",
+        ),
+        (
+            backbone.info.family in CLASS_TOKENS,
+            f"backbone.name: {backbone.name} is not in timm's families vit and eva, which have blocks to shard",
+            "a Vision Transformer, such as vit_large_patch16_224",
+        ),
+        (
+            optimizer_name(spec, batch) != "lars",
+            "train.optimizer.name: lars needs the norms of whole weights",
+            "train.optimizer.name: adamw",
+        ),
+        (
+            not train.compile,
+            "train.compile: true compiles whole backbones, which are sharded by block",
+            "train.compile: false",
+        ),
+        (
+            train.channels_last is not True,
+            "train.channels_last: true is a memory layout that FSDP does not support",
+            "train.channels_last: false",
+        ),
+    )
+    for is_met, reason, instead in checks:
+        if not is_met:
+            problems.add(
+                "train.sharding", f"must be none: {reason}", "'fsdp'", f"'none', or {instead}"
+            )
 
 
 def check_backbone(spec: JobSpec, has_weights: bool, problems: Problems) -> None:

@@ -34,7 +34,8 @@ class Estimate(SpecModel):
     total_steps: int
     backbone_parameters: int
     state_bytes_per_worker: int
-    """Weights, gradients and optimizer state of the backbone, and its EMA teacher; no activations."""
+    """Weights, gradients and optimizer state of the backbone, and its EMA teacher; no activations. With
+    `train.sharding: fsdp`, a rank's part."""
     activation_bytes_per_worker: int | None
     """Rough: what the backward pass of a step needs of the forward pass, from the values that autograd keeps
     for an image. null: not known for the backbone."""
@@ -74,6 +75,7 @@ def estimate(
     # In memory weights, gradients, moments and the teacher; in a checkpoint the exported backbone, and the
     # training state: student, its moments, and the teacher.
     state = _FLOAT * parameters * (2 + moments + teacher)
+    shards = resolved.resources.workers if train.sharding == "fsdp" else 1
     kept, policy = math.ceil(train.epochs / train.checkpoint_every_epochs), resolved.checkpoints
     if policy.keep_last is not None:
         kept = min(kept, policy.keep_last + policy.keep_best)
@@ -84,7 +86,7 @@ def estimate(
         steps_per_epoch=steps,
         total_steps=steps * train.epochs,
         backbone_parameters=parameters,
-        state_bytes_per_worker=state,
+        state_bytes_per_worker=math.ceil(state / shards),
         activation_bytes_per_worker=_activation_bytes(resolved),
         image_cache_bytes=round(raw * share),
         checkpoint_bytes=state,
