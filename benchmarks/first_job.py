@@ -1,8 +1,8 @@
-"""Time of a first job on 60 small images, with the spec of `dasl init`: ``python -m benchmarks.first_job``.
+"""Time of a first job on 60 images, with the spec of `dasl init`: ``python -m benchmarks.first_job``.
 
-Starts `dasl serve` in a new home, registers images of twelve classes of the emoji of `examples/`, writes a spec for
-them with `dasl init`, and submits it. Their 64 pixels are reduced to 32, then they are taken as they are, which costs
-four times as much. On two cores the job on 32 pixels must take at most a minute.
+Starts `dasl serve` in a new home, registers images, writes a spec for them with `dasl init`, and submits it: photographs
+of 500x375 pixels, and emoji of 64 pixels of twelve classes. On two cores each must take at most 45 seconds, from the
+start of the service to the verdict.
 """
 
 import argparse
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.images import write_jpegs
 from benchmarks.machine import machine, write_results
 from examples.emoji import unpack_emoji
 from service.client import Client
@@ -25,8 +25,8 @@ from tests.support.running_service import serving
 
 RESULTS = Path(__file__).parent / "results" / "first_job.json"
 IMAGES = 60
-SMALL, AS_THEY_ARE = 32, 64
-LIMIT_SECONDS = 60.0
+KINDS = ("photographs", "emoji")
+LIMIT_SECONDS = 45.0
 PATIENCE_SECONDS = 1800.0
 
 
@@ -37,36 +37,38 @@ def main() -> int:
     arguments = parser.parse_args()
     before = machine("torch", "ray")
     results = []
-    for pixels in (SMALL, AS_THEY_ARE):
+    for kind in KINDS:
         with tempfile.TemporaryDirectory(prefix="dasl-bench-") as folder:
-            results.append({"pixels": pixels, **measure(Path(folder), pixels)})
+            results.append({"images": kind, **measure(Path(folder), kind)})
     table = Table(title=f"First job on {IMAGES} images, seconds")
     table.add_column("step")
     for result in results:
-        table.add_column(f"{result['pixels']} px", justify="right")
+        table.add_column(result["images"], justify="right")
     for step in results[0]["seconds"]:
         table.add_row(step, *(f"{result['seconds'][step]:.1f}" for result in results))
     Console().print(table)
-    write_results(arguments.output, {"machine": before, "results": results})
-    return 0 if results[0]["seconds"]["job"] <= LIMIT_SECONDS else 1
+    write_results(arguments.output, {"machine": before, "limit": LIMIT_SECONDS, "results": results})
+    return 0 if all(result["seconds"]["all"] <= LIMIT_SECONDS for result in results) else 1
 
 
-def write_images(folder: Path, pixels: int) -> Path:
-    """Write the images with so many pixels a side, in a folder for each class, and return their folder."""
-    whole, images = unpack_emoji(folder / "whole", classes=12), folder / "emoji"
-    files = sorted(path for path in whole.rglob("*") if path.is_file())
-    for file in files[:IMAGES]:
-        target = (images / file.relative_to(whole)).with_suffix(".png")
+def write_images(folder: Path, kind: str) -> Path:
+    """Write the images, emoji in a folder for each class, and return their folder."""
+    images = folder / kind
+    if kind == "photographs":
+        write_jpegs(images, IMAGES, 500, 375)
+        return images
+    whole = unpack_emoji(folder / "whole", classes=12)
+    for file in sorted(path for path in whole.rglob("*") if path.is_file())[:IMAGES]:
+        target = images / file.relative_to(whole)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with Image.open(file) as image:
-            image.convert("RGB").resize((pixels, pixels)).save(target)
+        file.rename(target)
     return images
 
 
-def measure(folder: Path, pixels: int) -> dict[str, Any]:
+def measure(folder: Path, kind: str) -> dict[str, Any]:
     """Return the seconds of each step, and what the job trained."""
-    images, spec_file = write_images(folder, pixels), folder / "spec.yaml"
-    seconds = {}
+    images, spec_file = write_images(folder, kind), folder / "spec.yaml"
+    seconds: dict[str, float] = {}
     began = time.monotonic()
 
     def lap(step: str) -> None:
@@ -78,7 +80,7 @@ def measure(folder: Path, pixels: int) -> dict[str, Any]:
     running = serving(folder, folder / "home", DASL_STANDBY_RANKS="1", DASL_HEARTBEAT_SECONDS="2")
     with running as (_, url, token), Client(url, token) as on:
         lap("serve, to its token")
-        on.datasets.add(images, "emoji").wait(timeout=PATIENCE_SECONDS)
+        on.datasets.add(images, kind).wait(timeout=PATIENCE_SECONDS)
         lap("datasets add")
         command = (sys.executable, "-m", "service.cli", "init", str(images), "-o", str(spec_file))
         subprocess.run(command, check=True, capture_output=True)
@@ -86,6 +88,7 @@ def measure(folder: Path, pixels: int) -> dict[str, Any]:
         job = on.jobs.submit(yaml.safe_load(spec_file.read_text(encoding="utf-8")))
         job = job.wait(timeout=PATIENCE_SECONDS, poll=0.5)
         lap("job")
+    seconds["all"] = round(sum(seconds.values()), 1)
     assert job.status == "succeeded", job.error
     assert job.resolved is not None
     assert job.created_at is not None
