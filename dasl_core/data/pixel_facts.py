@@ -26,6 +26,7 @@ class PixelFacts:
         mean: mean of each band, in raw values, over a sample.
         std: standard deviation of each band, in raw values, over a sample.
         sampled: number of images of the sample.
+        has_dicom: whether any image is a DICOM file.
     """
 
     dtype: PixelType = "uint8"
@@ -35,6 +36,7 @@ class PixelFacts:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     sampled: int = 0
+    has_dicom: bool = False
 
     @classmethod
     def from_headers(cls, headers: Sequence[Header]) -> PixelFacts:
@@ -48,11 +50,12 @@ class PixelFacts:
             dtype = "uint16"
         bands = Counter(bands_in_data_set(header) for header in headers)
         most = max(bands, key=lambda number: (bands[number], number), default=DEFAULT_BANDS)
-        return cls(dtype, most, tuple(sorted(kinds.items())))
+        has_dicom = any(header.format == "DICOM" for header in headers)
+        return cls(dtype, most, tuple(sorted(kinds.items())), has_dicom=has_dicom)
 
     def dataset_facts(self) -> dict[str, Any]:
         """Return the arguments of `DatasetFacts`."""
-        names = ("dtype", "bands", "quantiles", "mean", "std")
+        names = ("dtype", "bands", "quantiles", "mean", "std", "has_dicom")
         return {name: getattr(self, name) for name in names}
 
     @classmethod

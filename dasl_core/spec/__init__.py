@@ -3,6 +3,7 @@
 Does not import torch, so that an API process, which only validates specs, starts in about a second.
 """
 
+from dasl_core.spec.advice import Advice, advise
 from dasl_core.spec.augment import Augment
 from dasl_core.spec.backbone import Backbone
 from dasl_core.spec.backbones import BACKBONES, OWN_BACKBONE, BackboneInfo
@@ -57,6 +58,7 @@ __all__ = [
     "OWN_BACKBONE",
     "REGULARIZERS",
     "SEC",
+    "Advice",
     "Augment",
     "Backbone",
     "BackboneInfo",
@@ -99,6 +101,7 @@ __all__ = [
     "ViewAugment",
     "WandB",
     "WeightsRecord",
+    "advise",
     "apply_overrides",
     "branch_problems",
     "dump_yaml",

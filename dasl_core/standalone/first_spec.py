@@ -1,7 +1,6 @@
 """A first spec for a folder of images, with advice in comments: `dasl init`."""
 
 import hashlib
-import math
 import shlex
 import textwrap
 from collections import Counter
@@ -16,20 +15,21 @@ from dasl_core.atomic import write_atomically
 from dasl_core.data.index import DatasetIndex
 from dasl_core.machine import usable_cores
 from dasl_core.outputs import check_replaceable
-from dasl_core.spec import JobSpec, ResolvedJobSpec, dump_yaml, estimate, resolve, seconds_on_cores
-from dasl_core.spec.resolve.estimate import MOST_AROUND
+from dasl_core.spec import (
+    Advice,
+    JobSpec,
+    ResolvedJobSpec,
+    advise,
+    dump_yaml,
+    estimate,
+    resolve,
+    seconds_on_cores,
+)
+from dasl_core.spec.advice import apply, describe_times
 from dasl_core.standalone.console import USER_ERRORS, fail, print_line
 from dasl_core.standalone.images import ImageLocation, open_images, print_warnings
 from dasl_core.text import describe_duplicates
-from dasl_core.verdict import FEWEST_IMAGES
-from dasl_core.vocabulary import DICOM_EXTENSIONS
 
-# Largest fraction to hold out for a meaningful accuracy.
-_LARGEST_HOLDOUT = 0.3
-# On CPUs, the image size and then the epochs are reduced until the upper time estimate is at most this.
-LONGEST_SECONDS = 600.0
-# In pixels, largest first; below, photographs lose what is to be learned.
-_SMALLER_SIZES = (160, 128, 96)
 _WIDTH = 100
 
 
@@ -60,45 +60,21 @@ class FirstSpec:
         self._location, self._name, self._index, self._output = location, name, index, output
         self._gpus = torch.cuda.device_count()
         self._cores = usable_cores()
-        self._has_dicom = any(
-            path.rpartition(".")[2].lower() in DICOM_EXTENSIONS for path in index.paths
-        )
         self._spec: dict[str, Any] = {"name": f"{name}-simclr"[:200], "dataset": name}
-        if self._has_dicom:
-            self._spec["augment"] = {"flip": 0.0}
-        automatic = self._resolved()
-        self._default_held_out = estimate(automatic, index.facts()).held_out_images
-        # More than the default, if there are enough images.
-        fraction = math.ceil(100 * FEWEST_IMAGES / len(index)) / 100
-        if self._default_held_out < FEWEST_IMAGES and fraction <= _LARGEST_HOLDOUT:
-            self._spec["evaluate"] = {"holdout": {"fraction": fraction}}
-            automatic = self._resolved()
-        self._automatic = chosen = automatic
-        for size in _SMALLER_SIZES:
-            if self._lasts(chosen) and size < chosen.backbone.image_size:
-                self._spec["backbone"] = {"image_size": size}
-                chosen = self._resolved()
-        self._epochs = chosen.train.epochs
-        bounds = self._seconds(chosen)
-        if bounds is not None and bounds[1] > LONGEST_SECONDS:
-            share = (LONGEST_SECONDS - MOST_AROUND) / (bounds[1] - MOST_AROUND)
-            self._epochs = max(1, int(self._epochs * share))
-        self._spec["train"] = {"epochs": self._epochs}
-        self._chosen = self._resolved()
-
-    def _resolved(self) -> ResolvedJobSpec:
         spec = JobSpec.model_validate(self._spec)
+        self._advice: dict[str, Advice] = {}
+        for advice in advise(spec, index.facts(), self._resolve, self._seconds):
+            self._spec = apply(self._spec, advice.settings)
+            self._advice[advice.field] = advice
+        self._chosen = self._resolve(JobSpec.model_validate(self._spec))
+
+    def _resolve(self, spec: JobSpec) -> ResolvedJobSpec:
         return resolve(spec, self._index.facts(), has_gpus=self._gpus > 0)
 
     def _seconds(self, resolved: ResolvedJobSpec) -> tuple[float, float] | None:
         if self._gpus:
             return None
         return seconds_on_cores(estimate(resolved, self._index.facts()), resolved, self._cores)
-
-    def _lasts(self, resolved: ResolvedJobSpec) -> bool:
-        """Whether a job takes too long for a first one, or may."""
-        bounds = self._seconds(resolved)
-        return bounds is not None and bounds[1] > LONGEST_SECONDS
 
     def text(self) -> str:
         """Return the content of the file."""
@@ -123,7 +99,7 @@ class FirstSpec:
             "",
             *self._evaluation(),
             *_comments(self._training()),
-            dump_yaml({"train": {"epochs": self._epochs}}),
+            dump_yaml({"train": {"epochs": resolved.train.epochs}}),
         ]
         return "\n".join(parts) + "\n"
 
@@ -168,9 +144,10 @@ class FirstSpec:
 
     def _backbone(self) -> Iterator[str]:
         backbone = self._chosen.backbone
+        default = "" if "name" in self._spec.get("backbone", {}) else ", the default"
         stem = ", with a stem for small images" if backbone.stem == "small" else ""
         yield (
-            f"{backbone.name}: {backbone.info.parameters / 1e6:.1f} million parameters, the default. It sees "
+            f"{backbone.name}: {backbone.info.parameters / 1e6:.1f} million parameters{default}. It sees "
             f"{backbone.image_size} px and {backbone.in_channels} channels{stem}."
         )
         if self._index.pixels.dtype != "uint8":
@@ -179,62 +156,38 @@ class FirstSpec:
         yield "To start from published weights, set backbone.pretrained; others: dasl backbones. A trial: test_resnet."
 
     def _augment(self) -> Iterator[str]:
-        if self._has_dicom:
-            yield "No view is mirrored: there are DICOM files, and in medical images left and right usually differ."
+        if (advice := self._advice.get("augment.flip")) is not None:
+            yield advice.reason
         else:
             yield "Half of the views are mirrored. Set 0 where left and right differ, as in text and X-rays."
         if self._index.labels is not None:
             yield "Which views fit depends on the images: the experiment examples/which-views.yaml compares some."
 
     def _evaluation(self) -> Iterator[str]:
-        """Yield the section `evaluate` with its comment if it differs from the default."""
-        if "evaluate" in self._spec:
-            yield from _comments(
-                [
-                    f"More than the default, {self._default_held_out} images: on fewer than {FEWEST_IMAGES} held-out images "
-                    "an accuracy decides nothing."
-                ]
-            )
-            yield dump_yaml({"evaluate": self._spec["evaluate"]})
+        """Yield advice about the section `evaluate`, and the section if it differs from the default."""
+        if (advice := self._advice.get("evaluate.holdout.fraction")) is not None:
+            yield from _comments([advice.reason])
+            if advice.settings:
+                yield dump_yaml({"evaluate": self._spec["evaluate"]})
             yield ""
 
     def _training(self) -> Iterator[str]:
-        resolved, facts = self._chosen, self._index.facts()
-        costs, bounds = estimate(resolved, facts), self._seconds(resolved)
-        held_out = costs.held_out_images
+        resolved = self._chosen
+        costs, bounds = estimate(resolved, self._index.facts()), self._seconds(resolved)
         yield (
             f"{costs.total_steps:,} steps with batches of {resolved.train.batch_size}, on {costs.train_images:,} images; "
-            f"{held_out:,} are held out for evaluation."
+            f"{costs.held_out_images:,} are held out for evaluation."
         )
-        if held_out < FEWEST_IMAGES:
-            yield (
-                f"Fewer than {FEWEST_IMAGES} held-out images decide nothing, and the verdict will say so; "
-                f"{FEWEST_IMAGES} would be more than {_LARGEST_HOLDOUT:.0%} of the images. More images help, or a data set of "
-                "its own in evaluate.dataset."
-            )
         if self._gpus:
             yield "The time is not known before a first job has run on the GPU."
         elif bounds is not None:
-            yield f"About {_times(bounds)} on {self._cores} cores, by the network's computation (docs/spec.md, Estimates)."
-        automatic, of_all = self._automatic, self._seconds(self._automatic)
-        if of_all is not None and self._lasts(automatic):
-            yield (
-                f"Chosen to end within {LONGEST_SECONDS / 60:g} minutes on this machine. What is chosen for the images alone, "
-                f"{automatic.backbone.image_size} px and {automatic.train.epochs} epochs, learns more, and takes "
-                f"{_times(of_all)} here; for it, remove backbone.image_size and train.epochs."
-            )
+            yield f"About {describe_times(bounds)} on {self._cores} cores, by the network's computation (docs/spec.md, Estimates)."
+        if (advice := self._advice.get("train.epochs")) is not None:
+            yield f"{advice.reason} For all of it, remove {' and '.join(advice.settings)}."
         yield (
             f"Disk: {costs.checkpoints_kept} checkpoints of {costs.checkpoint_bytes / 1e6:.0f} MB; "
             "checkpoints.keep_last limits them."
         )
-
-
-def _times(bounds: tuple[float, float]) -> str:
-    """Describe bounds in seconds in minutes, or in hours where they are that long."""
-    unit, seconds = ("hour", 3600.0) if bounds[0] >= 7200 else ("minute", 60.0)
-    low, high = (max(1, round(bound / seconds)) for bound in bounds)
-    range_ = f"{low}" if low == high else f"{low} to {high}"
-    return f"{range_} {unit}{'' if high == 1 else 's'}"
 
 
 def _comments(sentences: Iterable[str]) -> Iterator[str]:

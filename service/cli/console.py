@@ -21,6 +21,8 @@ from service.cli.formats import clean, plain
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from service.wire.jobs import AdviceView
+
 AnyRecord = TypeVar("AnyRecord", bound="BaseModel")
 Columns = Mapping[str, Callable[[AnyRecord], object]]
 """Headers of a table, each with the function that returns the value of a record."""
@@ -77,6 +79,13 @@ def note_warnings(warnings: Iterable[str]) -> None:
     """Print the warnings of an answer on stderr."""
     for warning in warnings:
         note(f"Warning: {warning}")
+
+
+def note_advice(advice: Iterable[AdviceView]) -> None:
+    """Print the advice of an answer on stderr, with the settings as `--set` takes them."""
+    for each in advice:
+        settings = " ".join(f"--set {field}={value}" for field, value in each.settings.items())
+        note(f"Advice: {each.field}: {each.reason}" + (f" {settings}" if settings else ""))
 
 
 def fail(text: str) -> typer.Exit:

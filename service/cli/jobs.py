@@ -50,6 +50,7 @@ def submit(
     with connect() as client:
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
     console.note_warnings(job.warnings)
+    console.note_advice(job.advice)
     submitted = f"Submitted {job.name} as {job.id}."
     if job.estimate is not None and not console.as_json():
         console.note(described(job.estimate))
@@ -76,6 +77,7 @@ def validate(
     with connect() as client:
         answer = client.jobs.validate(body)
     console.note_warnings(answer.warnings)
+    console.note_advice(answer.advice)
     if console.print_if_json(answer):
         return
     from dasl_core.spec import dump_yaml
@@ -241,6 +243,7 @@ def clone(
     with connect() as client:
         record = client.jobs.clone(id_of_job(client, job), changes, checkpoint=start)
     console.note_warnings(record.warnings)
+    console.note_advice(record.advice)
     if watch:
         _watch(record.id)
         return

@@ -10,7 +10,7 @@ from service.states import TERMINAL, DatasetState, JobStatus, TaskState
 from service.wire.cluster import ClusterView
 from service.wire.datasets import DatasetView, RefreshView
 from service.wire.experiments import ExperimentEstimate
-from service.wire.jobs import AttemptView, JobView
+from service.wire.jobs import AdviceView, AttemptView, JobView
 from service.wire.model_runs import ModelRunView
 from service.wire.preparations import PreparationView
 from service.wire.previews import PreviewFile, PreviewView
@@ -102,7 +102,8 @@ class Bound(BaseModel):
 class JobRecord(Bound, JobView):
     """Snapshot of a job.
 
-    Only the answer to a submission has an `estimate` and `warnings`, for example that the job must wait for nodes.
+    Only the answer to a submission has an `estimate`, `warnings`, for example that the job must wait for nodes, and
+    `advice`.
     """
 
     progress: Progress | None
@@ -110,6 +111,7 @@ class JobRecord(Bound, JobView):
     verdict: Verdict | None
     estimate: dict[str, Any] | None = None
     warnings: list[str] = Field(default_factory=list)
+    advice: list[AdviceView] = Field(default_factory=list)
 
     @property
     def done(self) -> bool:
@@ -158,11 +160,12 @@ class ModelRun(Task, ModelRunView):
 
 
 class Validation(BaseModel):
-    """A spec with every "auto" resolved, and estimates of the run."""
+    """A spec with every "auto" resolved, estimates of the run, and advice on what the spec leaves open."""
 
     resolved: dict[str, Any]
     estimate: dict[str, Any]
     warnings: list[str]
+    advice: list[AdviceView] = Field(default_factory=list)
 
 
 class VariantPlan(BaseModel):

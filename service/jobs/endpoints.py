@@ -60,11 +60,12 @@ def validate_job(
 ) -> ValidatedJob:
     """Resolve a spec (every "auto" except in `resources`) and estimate its cost, without storing anything."""
     limit = context.settings.cluster_limit
-    planned = submission.plan(session, caller, checked, limit)
+    planned = submission.plan(session, caller, checked, limit, with_advice=True)
     return ValidatedJob(
         resolved=planned.resolved.model_dump(mode="json"),
         estimate=planned.estimate,
         warnings=planned.warnings,
+        advice=planned.advice,
     )
 
 

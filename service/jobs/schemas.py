@@ -10,7 +10,7 @@ from dasl_core.spec.base import StrictModel, problem
 from dasl_core.spec.fields import Name, Tag
 from service.api.changes import Changes
 from service.wire.base import Answer
-from service.wire.jobs import JobView
+from service.wire.jobs import AdviceView, JobView
 
 
 def _explain(value: Any, validate: Callable[[Any], JobSpec]) -> JobSpec:
@@ -90,6 +90,8 @@ class SubmittedJob(JobView):
     estimate: JobEstimate | None = None
     warnings: list[str] = []
     """Warnings, for example that the job must wait for nodes."""
+    advice: list[AdviceView] = []
+    """Empty for a job that continues from a checkpoint."""
 
 
 class ValidatedJob(Answer):
@@ -99,3 +101,4 @@ class ValidatedJob(Answer):
     estimate: JobEstimate
     warnings: list[str] = []
     """As in the answer to a submission."""
+    advice: list[AdviceView] = []

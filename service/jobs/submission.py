@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -15,6 +16,7 @@ from dasl_core.spec import (
     JobSpec,
     ResolvedJobSpec,
     SpecError,
+    advise,
     evaluation_problem,
 )
 from dasl_core.spec import resolve as resolve_spec
@@ -35,7 +37,7 @@ from service.scheduling import capacity
 from service.scheduling import repository as scheduling
 from service.settings import ClusterLimit
 from service.tokens.service import check_queue
-from service.wire.jobs import ExperimentPlace
+from service.wire.jobs import AdviceView, ExperimentPlace
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Plan:
     version: DatasetVersion
     evaluate_version: DatasetVersion | None
     warnings: list[str]
+    advice: list[AdviceView]
 
     @property
     def held_out_images(self) -> int | None:
@@ -81,6 +84,7 @@ def plan(
     *,
     lock: bool = False,
     from_checkpoint: bool = False,
+    with_advice: bool = False,
 ) -> Plan:
     """Find the data sets of a spec and resolve it.
 
@@ -89,6 +93,7 @@ def plan(
         cluster_limit: the largest cluster, which the job must fit on.
         lock: whether to lock the data sets against deletion until this writing transaction ends.
         from_checkpoint: whether the job continues from a checkpoint, which has weights.
+        with_advice: whether to seek advice, which resolves several other specs.
 
     Raises:
         Problem: 422 naming each field at fault; 409 while a data set is still being ingested.
@@ -111,14 +116,15 @@ def plan(
         max_gpus=scheduling.max_gpus(session, tenant, caller.token_id),
     )
     problems = [*checked.problems, *room.problems]
+    resolve = partial(
+        resolve_spec,
+        facts=facts,
+        record=checked.record,
+        from_checkpoint=from_checkpoint,
+        has_gpus=room.has_gpus,
+    )
     try:
-        resolved = resolve_spec(
-            spec,
-            facts,
-            checked.record,
-            from_checkpoint=from_checkpoint,
-            has_gpus=room.has_gpus,
-        )
+        resolved = resolve(spec)
     except SpecError as error:
         problems += error.problems
     else:
@@ -137,7 +143,16 @@ def plan(
         trained, images = (_class_images(each) for each in (version, evaluate_version))
         if unmatched := unmatched_classes(images, trained):
             warnings.append(f"evaluate.dataset: {unmatched}.")
-    return Plan(spec, resolved, estimate, dataset, version, evaluate_version, warnings)
+    advice: list[AdviceView] = []
+    if with_advice:
+
+        def bounds(other: ResolvedJobSpec) -> tuple[float, float] | None:
+            expected = costs.estimate(session, tenant, other, facts, evaluated, room.worker).seconds
+            return (expected.low, expected.high) if expected is not None else None
+
+        found = advise(spec, facts, resolve, bounds)
+        advice = [AdviceView.model_validate(each) for each in found]
+    return Plan(spec, resolved, estimate, dataset, version, evaluate_version, warnings, advice)
 
 
 def _class_images(version: DatasetVersion) -> dict[str, int]:
@@ -196,6 +211,7 @@ def submit(
         cluster_limit,
         lock=True,
         from_checkpoint=checkpoint is not None,
+        with_advice=checkpoint is None,
     )
     if checkpoint is not None:
         clones.check_branch(session, planned.resolved, planned.evaluate_version, checkpoint)
@@ -204,7 +220,9 @@ def submit(
     job = enqueue(session, caller, planned, checkpoint=checkpoint)
     view = dict(job_view(job, planned.dataset.name))
     view["submitted_by"] = repository.submitted_by(session, job.id)
-    answer = SubmittedJob(**view, estimate=planned.estimate, warnings=planned.warnings)
+    answer = SubmittedJob(
+        **view, estimate=planned.estimate, warnings=planned.warnings, advice=planned.advice
+    )
     return keyed.store(session, answer.model_dump(mode="json"), job.created_at)
 
 

@@ -33,6 +33,17 @@ class ExperimentPlace(Answer):
     seed: int
 
 
+class AdviceView(Answer):
+    """Advice on what a spec leaves open, for its images and the cluster."""
+
+    field: str
+    """The field that it is about."""
+    reason: str
+    """Sentences for people."""
+    settings: dict[str, int | float | str]
+    """Settings that fit better, by dotted fields such as `augment.flip`; empty if none helps."""
+
+
 class JobState(Answer):
     """What all answers about a job have in common."""
 

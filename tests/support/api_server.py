@@ -102,8 +102,8 @@ class Service:
         self._listening.__exit__(None, None, None)
         self.database.dispose()
 
-    def ingest(self, dataset: DatasetRecord, *, error: str | None = None) -> None:
-        """Make the dataset ready, or failed for the given reason, as `workers.ingest` does."""
+    def ingest(self, dataset: DatasetRecord, *, error: str | None = None, **facts: Any) -> None:
+        """Make the dataset ready, with other `facts`, or failed for the given reason, as `workers.ingest` does."""
         text, hashed = credentials.new_token()
         with self.database.write() as session:
             run = ingests.begin_ingest(session, dataset.id, hashed)
@@ -115,7 +115,7 @@ class Service:
             worker.task_failed(IngestReport, "ingest-failed", error)
             return
         uri = f"{start.artifacts_uri}/index.safetensors"
-        worker.task_succeeded(IngestReport, facts=FACTS, report=REPORT, index_uri=uri)
+        worker.task_succeeded(IngestReport, facts={**FACTS, **facts}, report=REPORT, index_uri=uri)
 
     def start_attempt(self, job_id: str) -> WorkerClient:
         """Start the job's next attempt, as the dispatcher does, and return its worker client."""

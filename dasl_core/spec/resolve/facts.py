@@ -38,6 +38,8 @@ class DatasetFacts(SpecModel):
     """Mean of each band, in raw values."""
     std: _PerBand | None = None
     """Standard deviation of each band, in raw values."""
+    has_dicom: bool = False
+    """Whether any image is a DICOM file."""
 
     @model_validator(mode="after")
     def _check_quantiles(self) -> Self:
