@@ -363,6 +363,45 @@ def test_form_shows_the_servers_validation_at_the_field(opened: Watched, busy: B
     busy.client.jobs.cancel(job.id)
 
 
+def test_form_begins_with_the_advice_on_the_images(
+    opened: Watched, busy: BusyService, tmp_path: Path
+) -> None:
+    scans = busy.client.datasets.add(str(tmp_path), "scans")
+    busy.service.ingest(scans, num_images=200, has_dicom=True)
+    page = opened.open("submit?dataset=scans")
+    advice = page.locator("section.advice")
+    expect(advice).to_contain_text("There are DICOM files")
+    expect(advice).to_contain_text("The default holds out 20 images")
+    titles = [re.compile("^Augment"), re.compile("^Evaluate")]
+    sections = [page.locator("summary", has_text=title) for title in titles]
+    for section in sections:
+        expect(section).to_contain_text("1 set")
+    advice.get_by_role("button", name="Undo").first.click()
+    expect(sections[0]).not_to_contain_text("set")
+    advice.get_by_role("button", name="Use").click()
+    expect(sections[0]).to_contain_text("1 set")
+    # Other images, other advice.
+    dataset = page.get_by_label("dataset", exact=True).first
+    dataset.select_option("birds")
+    expect(advice).to_have_count(0)
+    for section in sections:
+        expect(section).not_to_contain_text("set")
+    dataset.select_option("scans")
+    expect(sections[1]).to_contain_text("1 set")
+    page.get_by_role("button", name="Submit").click()
+    expect(page).to_have_url(re.compile("/jobs/job_"))
+    job = next(iter(busy.client.jobs.list()))
+    assert job.spec == {
+        "dataset": "scans",
+        "augment": {"flip": 0},
+        "evaluate": {"holdout": {"fraction": 0.15}},
+    }
+    page.close()  # It would ask for the job that is deleted now.
+    busy.client.jobs.cancel(job.id)
+    busy.client.jobs.delete(job.id)
+    busy.client.datasets.delete(scans.id)
+
+
 @pytest.mark.slow
 def test_form_shows_the_defaults_that_will_be_used(opened: Watched) -> None:
     page = opened.open("submit?dataset=birds")

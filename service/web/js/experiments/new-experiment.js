@@ -1,6 +1,7 @@
 import { get, newKey, post, useResource } from "../core/api.js";
 import { go, link } from "../core/router.js";
 import { say } from "../core/toasts.js";
+import { Advice, withAdvice } from "../submit/advice.js";
 import { SpecText, useDraft } from "../submit/draft.js";
 import { ExperimentEstimate } from "../submit/estimate.js";
 import { Button } from "../ui/controls.js";
@@ -15,17 +16,28 @@ export function NewExperiment({ jobId }) {
   const resource = useResource((signal) => load(jobId, signal), [jobId]);
   return html`<div class="page submit">
     <${Loaded} resource=${resource} what="the settings">
-      ${(spec) => (spec ? html`<${Form} key=${jobId} spec=${spec} />` : html`<${Empty} title="No data set is ready"><p><a class="button primary" href=${link(["datasets"], { add: "1" })}>Add a data set</a></p><//>`)}
+      ${(known) => (known ? html`<${Form} key=${jobId} ...${known} />` : html`<${Empty} title="No data set is ready"><p><a class="button primary" href=${link(["datasets"], { add: "1" })}>Add a data set</a></p><//>`)}
     <//>
   </div>`;
 }
 
-/** The spec that all variants have in common; null without a data set. @param {string | null} jobId @param {AbortSignal} signal */
+/** The spec that all variants have in common, with the advice that it follows; null without a data set. @param {string | null} jobId @param {AbortSignal} signal */
 async function load(jobId, signal) {
-  if (jobId) return common((await get(`/v1/jobs/${encodeURIComponent(jobId)}`, {}, signal)).spec);
+  if (jobId) {
+    const job = await get(`/v1/jobs/${encodeURIComponent(jobId)}`, {}, signal);
+    return { spec: common(job.spec), advice: [] };
+  }
   const { data } = await get("/v1/datasets", { limit: 200 }, signal);
   const ready = data.find((each) => each.state === "ready");
-  return ready ? { dataset: ready.name, method: { name: "simclr" } } : null;
+  if (!ready) return null;
+  /** @type {Api.JobSpec} */
+  const spec = { dataset: ready.name, method: { name: "simclr" } };
+  try {
+    const { advice = [] } = await post("/v1/jobs/validate", spec);
+    return { spec: withAdvice(spec, advice), advice };
+  } catch {
+    return { spec, advice: [] }; // The form says why.
+  }
 }
 
 /** A job's spec without what the experiment sets itself. @param {Record<string, any>} spec */
@@ -46,8 +58,8 @@ function proposed(spec) {
   return { name: "regularizers", seeds: [0, 1, 2, 3, 4], variants, spec };
 }
 
-/** @param {{spec: Record<string, any>}} props */
-function Form({ spec }) {
+/** @param {{spec: Record<string, any>, advice: Api.AdviceView[]}} props */
+function Form({ spec, advice }) {
   const draft = useDraft(() => proposed(spec), "/v1/experiments/validate");
   const { spec: experiment, unreadable, answer, error } = draft;
   // If the answer to a submission is lost, the next one does not make a second experiment.
@@ -65,6 +77,7 @@ function Form({ spec }) {
       <aside>
         ${error && !unreadable && html`<${Failure} error=${error} />`}
         <${ExperimentEstimate} answer=${answer} isValid=${!error && !unreadable} />
+        <${Advice} advice=${advice} />
         <${Button} label="Submit" kind="primary large" disabled=${!draft.canSubmit} onClick=${() => draft.attempt(submit)} />
       </aside>
     </div>`;

@@ -4,7 +4,8 @@ import { say } from "../core/toasts.js";
 import { Views } from "../datasets/views.js";
 import { Button, Segmented, Select } from "../ui/controls.js";
 import { Empty, Failure, Loaded, otherProblems } from "../ui/state.js";
-import { html, useMemo, useState } from "../vendor.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor.js";
+import { Advice, withAdvice, withoutAdvice } from "./advice.js";
 import { SpecText, useDraft } from "./draft.js";
 import { Estimate } from "./estimate.js";
 import { SpecForm } from "./spec-form.js";
@@ -63,6 +64,7 @@ function Form({ known, dataset }) {
   );
   const [isText, setText] = useState(false);
   const [start, setStart] = useState("newest");
+  const { advice, edit, stop } = useAdvice(spec, change, answer, job === null);
   const names = useMemo(() => [...fieldsOf(schema, spec).keys()], [schema, spec]);
   const others = isText ? error : otherProblems(error, names);
   // Of these settings: if the answer to a submission is lost, the next one does not make a second job.
@@ -81,6 +83,7 @@ function Form({ known, dataset }) {
     go(["jobs", made.id]);
   };
   const show = (/** @type {string} */ shape) => {
+    stop();
     setText(shape === "text");
     setUnreadable("");
   };
@@ -94,13 +97,46 @@ function Form({ known, dataset }) {
     </div>
     ${job && html`<label class="inline">Start from <${Select} options=${STARTS} value=${start} onChange=${setStart} /></label>`}
     <div class="submit-columns">
-      <div>${isText ? html`<${SpecText} spec=${spec} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${change} />`}</div>
+      <div>${isText ? html`<${SpecText} spec=${spec} problem=${unreadable} onProblem=${setUnreadable} onChange=${change} />` : html`<${SpecForm} schema=${schema} spec=${spec} known=${known} isClone=${job !== null} error=${error} onChange=${edit} />`}</div>
       <aside>
         ${others && !unreadable && html`<${Failure} error=${others} />`}
         ${error && !others && html`<div class="notice red"><strong>${error.errors?.length === 1 ? "1 setting needs" : `${error.errors?.length} settings need`} a change</strong><p>See the marked ${error.errors?.length === 1 ? "field" : "fields"}.</p></div>`}
         <${Estimate} answer=${answer} isValid=${!error && !unreadable} />
+        ${!job && html`<${Advice} advice=${advice} spec=${spec} onChange=${isText ? undefined : change} />`}
         <${Button} label="Submit" kind="primary large" disabled=${!canSubmit} onClick=${() => attempt(submit)} />
         ${chosen && html`<${Views} key=${chosen.id} datasetId=${chosen.id} spec=${spec} />`}
       </aside>
     </div>`;
+}
+
+/**
+ * Follows the advice on the images as soon as it is there, and again for another data set.
+ * @param {Api.JobSpec} spec
+ * @param {(spec: Api.JobSpec) => void} change
+ * @param {Api.ValidatedJob | null} answer what the server says about the spec
+ * @param {boolean} isNew whether the spec is new, not that of a job
+ * @returns the newest `advice` on each field, followed or not; `edit` to change the spec; `stop` follows no more of it
+ */
+function useAdvice(spec, change, answer, isNew) {
+  const isWanted = useRef(isNew);
+  const [taken, setTaken] = useState(/** @type {Api.AdviceView[]} */ ([]));
+  const newest = answer?.advice ?? [];
+  const stop = () => {
+    isWanted.current = false;
+  };
+  useEffect(() => {
+    if (!answer || !isWanted.current) return;
+    stop();
+    setTaken(newest);
+    change(withAdvice(spec, newest));
+  }, [answer]);
+  const edit = (/** @type {Api.JobSpec} */ next) => {
+    if (isNew && next.dataset !== spec.dataset) {
+      isWanted.current = true;
+      setTaken([]);
+      change(withoutAdvice(next, taken));
+    } else change(next);
+  };
+  const older = taken.filter((each) => !newest.some(({ field }) => field === each.field));
+  return { advice: [...older, ...newest], edit, stop };
 }
