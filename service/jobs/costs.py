@@ -1,6 +1,7 @@
 """Estimate a job's time, memory and disk, and warn of surprising costs."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -16,7 +17,6 @@ from service.scheduling.packing import Worker
 
 # An earlier job's speed excludes evaluations, and other programs may use the machine.
 _LEAST_MEASURED, _MOST_MEASURED = 0.9, 1.5
-_EARLIER_JOBS = 20
 # Enlarging images by more than this factor adds no detail, and the time grows with its square.
 _ENLARGED = 4
 
@@ -26,8 +26,7 @@ _Machine = tuple[int, int]
 
 
 def estimate(
-    session: Session,
-    tenant: str,
+    earlier: Sequence[repository.Speed],
     resolved: ResolvedJobSpec,
     facts: DatasetFacts,
     evaluated: DatasetFacts | None,
@@ -36,6 +35,7 @@ def estimate(
     """Estimate time, memory and disk of a job.
 
     Args:
+        earlier: speeds of earlier jobs of its method, newest first.
         evaluated: facts about the data set of `evaluate.dataset`.
         worker: the resources of each rank if the job started now; None: unknown.
     """
@@ -45,7 +45,7 @@ def estimate(
     if worker is not None:
         workers = resolved.resources.workers
         machine = (worker.cpus * workers, worker.gpus * workers)
-        seconds = _by_earlier_job(session, tenant, resolved, machine, images)
+        seconds = _by_earlier_job(earlier, resolved, machine, images)
         if seconds is None and not worker.gpus:
             bounds = seconds_on_cores(costs, resolved, worker.cpus * workers)
             if bounds is not None:
@@ -55,11 +55,11 @@ def estimate(
 
 
 def _by_earlier_job(
-    session: Session, tenant: str, resolved: ResolvedJobSpec, machine: _Machine, images: int
+    earlier: Sequence[repository.Speed], resolved: ResolvedJobSpec, machine: _Machine, images: int
 ) -> Seconds | None:
     """Estimate by the speed of the newest similar job on the same number of CPUs and GPUs."""
     same = _work(resolved.model_dump(mode="json"))
-    for job in repository.speeds(session, tenant, resolved.method.name, _EARLIER_JOBS):
+    for job in earlier:
         speed = _speed(job.progress)
         if speed is None or _work(job.resolved) != same or _machine(job) != machine:
             continue

@@ -35,6 +35,8 @@ _STORE_ANSWER = {
     )
 }
 
+_MOST_SPEEDS = 20
+
 
 class Speed(NamedTuple):
     """The settings and progress of a job that ran or runs."""
@@ -45,8 +47,8 @@ class Speed(NamedTuple):
     workers: int | None
 
 
-def speeds(session: Session, tenant: str, method: str, limit: int) -> list[Speed]:
-    """Return the newest jobs of a method that succeeded or run, newest first."""
+def speeds(session: Session, tenant: str, method: str) -> list[Speed]:
+    """Return the newest jobs of a method that succeeded or run, newest first, at most `_MOST_SPEEDS`."""
     rows = session.execute(
         select(Job.id, Job.resolved, Job.progress, Job.workers)
         .where(
@@ -56,7 +58,7 @@ def speeds(session: Session, tenant: str, method: str, limit: int) -> list[Speed
             Job.deleted_at.is_(None),
         )
         .order_by(Job.id.desc())
-        .limit(limit)
+        .limit(_MOST_SPEEDS)
     )
     return [Speed(*row) for row in rows]
 

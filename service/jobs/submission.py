@@ -137,7 +137,8 @@ def plan(
         for problem in problems:
             by_field.setdefault(problem.field, problem)
         raise spec_problem(list(by_field.values()))
-    estimate = costs.estimate(session, tenant, resolved, facts, evaluated, room.worker)
+    earlier = repository.speeds(session, tenant, spec.method.name) if room.worker else []
+    estimate = costs.estimate(earlier, resolved, facts, evaluated, room.worker)
     warnings = room.warnings + costs.warnings(session, resolved, facts, estimate)
     if evaluate_version is not None:
         trained, images = (_class_images(each) for each in (version, evaluate_version))
@@ -147,7 +148,7 @@ def plan(
     if with_advice:
 
         def bounds(other: ResolvedJobSpec) -> tuple[float, float] | None:
-            expected = costs.estimate(session, tenant, other, facts, evaluated, room.worker).seconds
+            expected = costs.estimate(earlier, other, facts, evaluated, room.worker).seconds
             return (expected.low, expected.high) if expected is not None else None
 
         found = advise(spec, facts, resolve, bounds)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from dasl_core.spec.advice import apply
 from service.db.models import ClusterSnapshot
 from service.scheduling.dispatcher_report import DispatcherReport, StoreReport
 from service.scheduling.packing import Worker
@@ -78,6 +79,22 @@ def test_time_by_the_speed_of_an_earlier_job_that_did_the_same(api: Api) -> None
         "/v1/jobs/validate", json={"dataset": "emoji", "train": TRAIN}, headers=other
     )
     assert answer.json()["estimate"]["seconds"]["source"] == "computation"
+
+
+def test_first_look_is_advised_by_the_measured_speed(api: Api) -> None:
+    api.dataset(num_images=2000, median_size=300)
+    spec = {"dataset": "emoji"}
+    snapshot(api, cpus=2, gpus=1)
+    assert api.client.post("/v1/jobs/validate", json=spec).json()["advice"] == []
+    snapshot(api, cpus=2)
+    (computed,) = api.client.post("/v1/jobs/validate", json=spec).json()["advice"]
+    job = api.client.post("/v1/jobs", json=apply(spec, computed["settings"])).json()
+    assert job["advice"] == []
+    worker = api.run(job["id"], numbers=Worker(2, 0))
+    assert worker.post("heartbeat", progress={"images_per_second": 200.0}).status_code == 200
+    (measured,) = api.client.post("/v1/jobs/validate", json=spec).json()["advice"]
+    assert measured["settings"] == computed["settings"] | {"train.epochs": 40}
+    assert computed["settings"]["train.epochs"] < 40
 
 
 def test_enlarged_images_and_checkpoints_beyond_the_disk_are_warned_of(api: Api) -> None:
