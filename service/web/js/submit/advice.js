@@ -25,6 +25,11 @@ function without(spec, [name, ...rest]) {
   return Object.keys(inner).length ? { ...spec, [name]: inner } : others;
 }
 
+/** Whether a spec sets nothing of what is advised. @param {Api.JobSpec} spec @param {Api.AdviceView} advice */
+export function isOpen(spec, advice) {
+  return settingsOf([advice]).every(([field]) => settingAt(spec, field.split(".")) === undefined);
+}
+
 /** Whether a spec follows an advice. @param {Api.JobSpec} spec @param {Api.AdviceView} advice */
 function follows(spec, advice) {
   return settingsOf([advice]).every(

@@ -5,7 +5,7 @@ import { Views } from "../datasets/views.js";
 import { Button, Segmented, Select } from "../ui/controls.js";
 import { Empty, Failure, Loaded, otherProblems } from "../ui/state.js";
 import { html, useEffect, useMemo, useRef, useState } from "../vendor.js";
-import { Advice, withAdvice, withoutAdvice } from "./advice.js";
+import { Advice, isOpen, withAdvice, withoutAdvice } from "./advice.js";
 import { SpecText, useDraft } from "./draft.js";
 import { Estimate } from "./estimate.js";
 import { SpecForm } from "./spec-form.js";
@@ -128,7 +128,13 @@ function useAdvice(spec, change, answer, isNew) {
     if (!answer || !isWanted.current) return;
     stop();
     setTaken(newest);
-    change(withAdvice(spec, newest));
+    // What was typed while the answer was on its way stays.
+    change(
+      withAdvice(
+        spec,
+        newest.filter((each) => isOpen(spec, each)),
+      ),
+    );
   }, [answer]);
   const edit = (/** @type {Api.JobSpec} */ next) => {
     if (isNew && next.dataset !== spec.dataset) {
