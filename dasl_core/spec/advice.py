@@ -20,8 +20,8 @@ from dasl_core.spec.yaml import apply_overrides
 from dasl_core.text import counted
 from dasl_core.verdict import FEWEST_IMAGES
 
-# A first job takes at most this, by the upper bound of its time.
-LONGEST_SECONDS = 600.0
+# A first job takes at most this, by the upper bound of its time; with too few images for a verdict, it is a trial.
+LONGEST_SECONDS, TRIAL_SECONDS = 600.0, 120.0
 # Largest fraction to hold out for a meaningful accuracy.
 _LARGEST_HOLDOUT = 0.3
 # In pixels, largest first; below, photographs lose what is to be learned.
@@ -69,7 +69,9 @@ def advise(
         if changed is not None:
             spec = changed[0]
             advice.append(each)
-    return [*advice, *_first_look(spec, resolve, estimated)]
+    too_few = facts.num_images * _LARGEST_HOLDOUT < FEWEST_IMAGES
+    longest = TRIAL_SECONDS if too_few else LONGEST_SECONDS
+    return [*advice, *_first_look(spec, longest, resolve, estimated)]
 
 
 def apply(content: dict[str, Any], settings: Settings) -> dict[str, Any]:
@@ -113,33 +115,33 @@ def _holdout(spec: JobSpec, facts: DatasetFacts) -> Iterator[Advice]:
         yield Advice(field, reason, {})
 
 
-def _first_look(spec: JobSpec, resolve: Resolve, estimated: Estimated) -> Iterator[Advice]:
-    """Yield settings with which the job ends within `LONGEST_SECONDS`, or not long after.
+def _first_look(
+    spec: JobSpec, longest: float, resolve: Resolve, estimated: Estimated
+) -> Iterator[Advice]:
+    """Yield settings with which the job ends within seconds, or not long after.
 
     Fewer pixels come first, then fewer epochs. If these become too few, a cheaper network follows.
     """
     automatic = chosen = resolve(spec)
     before = bounds = estimated(automatic)
-    if before is None or bounds is None or bounds[1] <= LONGEST_SECONDS:
+    if before is None or bounds is None or bounds[1] <= longest:
         return
     epochs, is_open = automatic.train.epochs, spec.train.epochs == "auto"
     settings: Settings = {}
     for field, value in _cheaper(spec):
         enough = FEWEST_EPOCHS if is_open and field != "backbone.image_size" else epochs
-        if _fitting(epochs, bounds) >= enough:
+        if _fitting(epochs, bounds, longest) >= enough:
             break
         if field == "backbone.image_size" and value >= chosen.backbone.image_size:
-            continue
-        if field == "backbone.stem" and value == chosen.backbone.stem:
             continue
         changed = _try(spec, settings | {field: value}, resolve)
         if changed is not None and (cheaper := estimated(changed[1])) is not None:
             settings[field], chosen, bounds = value, changed[1], cheaper
-    if is_open and (fitting := max(1, _fitting(epochs, bounds))) < epochs:
+    if is_open and (fitting := max(1, _fitting(epochs, bounds, longest))) < epochs:
         changed = _try(spec, settings | {"train.epochs": fitting}, resolve)
         if changed is not None and (fewer := estimated(changed[1])) is not None:
             settings["train.epochs"], chosen, bounds = fitting, changed[1], fewer
-    if settings and (is_open or bounds[1] <= LONGEST_SECONDS):
+    if settings and (is_open or bounds[1] <= longest):
         reason = (
             f"{_describe(automatic)} takes {describe_times(before)} here, and learns more. "
             f"A first look, {_describe(chosen)}, takes {describe_times(bounds)}."
@@ -153,15 +155,13 @@ def _cheaper(spec: JobSpec) -> Iterator[tuple[str, Any]]:
         return
     if spec.backbone.image_size == "auto":
         yield from (("backbone.image_size", size) for size in _SMALLER_SIZES)
-    if spec.backbone.stem == "auto":
-        yield "backbone.stem", "standard"
     if "name" not in spec.backbone.model_fields_set:
         yield "backbone.name", _SMALL_NETWORK
 
 
-def _fitting(epochs: int, bounds: Bounds) -> int:
-    """Return how many epochs end within `LONGEST_SECONDS` if `epochs` take that long."""
-    return int(epochs * min(1.0, (LONGEST_SECONDS - MOST_AROUND) / (bounds[1] - MOST_AROUND)))
+def _fitting(epochs: int, bounds: Bounds, longest: float) -> int:
+    """Return how many epochs end within `longest` seconds if `epochs` take `bounds`."""
+    return int(epochs * min(1.0, (longest - MOST_AROUND) / (bounds[1] - MOST_AROUND)))
 
 
 def _try(

@@ -48,9 +48,10 @@ def submit(
     """Submit a job."""
     body = read_spec(spec, overrides)
     with connect() as client:
+        # A request of its own, because a submission holds locks while the server would seek it.
+        console.note_advice(client.jobs.validate(body).advice)
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
     console.note_warnings(job.warnings)
-    console.note_advice(job.advice)
     submitted = f"Submitted {job.name} as {job.id}."
     if job.estimate is not None and not console.as_json():
         console.note(described(job.estimate))
@@ -243,7 +244,6 @@ def clone(
     with connect() as client:
         record = client.jobs.clone(id_of_job(client, job), changes, checkpoint=start)
     console.note_warnings(record.warnings)
-    console.note_advice(record.advice)
     if watch:
         _watch(record.id)
         return

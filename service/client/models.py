@@ -102,8 +102,7 @@ class Bound(BaseModel):
 class JobRecord(Bound, JobView):
     """Snapshot of a job.
 
-    Only the answer to a submission has an `estimate`, `warnings`, for example that the job must wait for nodes, and
-    `advice`.
+    Only the answer to a submission has an `estimate` and `warnings`, for example that the job must wait for nodes.
     """
 
     progress: Progress | None
@@ -111,7 +110,6 @@ class JobRecord(Bound, JobView):
     verdict: Verdict | None
     estimate: dict[str, Any] | None = None
     warnings: list[str] = Field(default_factory=list)
-    advice: list[AdviceView] = Field(default_factory=list)
 
     @property
     def done(self) -> bool:

@@ -90,8 +90,6 @@ class SubmittedJob(JobView):
     estimate: JobEstimate | None = None
     warnings: list[str] = []
     """Warnings, for example that the job must wait for nodes."""
-    advice: list[AdviceView] = []
-    """Empty for a job that continues from a checkpoint."""
 
 
 class ValidatedJob(Answer):

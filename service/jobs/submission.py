@@ -212,7 +212,6 @@ def submit(
         cluster_limit,
         lock=True,
         from_checkpoint=checkpoint is not None,
-        with_advice=checkpoint is None,
     )
     if checkpoint is not None:
         clones.check_branch(session, planned.resolved, planned.evaluate_version, checkpoint)
@@ -221,9 +220,7 @@ def submit(
     job = enqueue(session, caller, planned, checkpoint=checkpoint)
     view = dict(job_view(job, planned.dataset.name))
     view["submitted_by"] = repository.submitted_by(session, job.id)
-    answer = SubmittedJob(
-        **view, estimate=planned.estimate, warnings=planned.warnings, advice=planned.advice
-    )
+    answer = SubmittedJob(**view, estimate=planned.estimate, warnings=planned.warnings)
     return keyed.store(session, answer.model_dump(mode="json"), job.created_at)
 
 

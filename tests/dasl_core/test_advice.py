@@ -82,13 +82,15 @@ def test_fraction_is_not_advised_where_the_spec_decides(spec: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
+        # A trial, without a verdict.
+        ({"num_images": 60, "median_size": 225}, {"backbone.image_size": 96}),
         # What ends in time stays, then pixels go before epochs.
         ({"num_images": 300, "median_size": 32}, {"train.epochs": 11}),
         ({"num_images": 300, "median_size": 225}, {"backbone.image_size": 96, "train.epochs": 21}),
         # Fewer than ten epochs of the default network show nothing.
         (
             {"num_images": 2000, "median_size": 32},
-            {"backbone.stem": "standard", "train.epochs": 27},
+            {"backbone.name": "test_resnet", "train.epochs": 15},
         ),
         (
             {"num_images": 2000, "median_size": 300},
@@ -124,7 +126,7 @@ def test_first_look_says_what_more_brings() -> None:
             {"backbone.name": "test_resnet"},
         ),
         ({"backbone": {"name": "resnet18", "image_size": 224}}, {"train.epochs": 3}),
-        # Weights have a size and a stem of their own.
+        # Weights have a size of their own.
         ({"backbone": {"pretrained": "file:///weights"}}, {"train.epochs": 3}),
     ],
 )

@@ -150,7 +150,7 @@ def test_first_job_ends_in_ten_minutes(
     assert (spec.backbone.image_size, spec.train.epochs) == (size, epochs)
     low, high = text.split("About ")[1].split(" minutes")[0].split(" to ")
     assert 1 <= int(low) < int(high) <= 10
-    assert ("takes 7 to 27 minutes here, and learns more" in text) == (cores == 2)
+    assert ("takes 5 to 22 minutes here, and learns more" in text) == (cores == 2)
     assert ("For all of it, remove backbone.image_size" in text) == (size < 224)
 
 

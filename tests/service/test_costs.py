@@ -89,7 +89,6 @@ def test_first_look_is_advised_by_the_measured_speed(api: Api) -> None:
     snapshot(api, cpus=2)
     (computed,) = api.client.post("/v1/jobs/validate", json=spec).json()["advice"]
     job = api.client.post("/v1/jobs", json=apply(spec, computed["settings"])).json()
-    assert job["advice"] == []
     worker = api.run(job["id"], numbers=Worker(2, 0))
     assert worker.post("heartbeat", progress={"images_per_second": 200.0}).status_code == 200
     (measured,) = api.client.post("/v1/jobs/validate", json=spec).json()["advice"]

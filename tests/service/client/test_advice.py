@@ -26,7 +26,6 @@ EXPECTED = {
     "augment": {"flip": 0.0},
     "evaluate": {"holdout": {"fraction": 0.2}},
     "backbone": {"image_size": 96},
-    "train": {"epochs": 22},
 }
 
 
