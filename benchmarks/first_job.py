@@ -48,7 +48,11 @@ def main() -> int:
         table.add_row(step, *(f"{result['seconds'][step]:.1f}" for result in results))
     Console().print(table)
     write_results(arguments.output, {"machine": before, "limit": LIMIT_SECONDS, "results": results})
-    return 0 if all(result["seconds"]["all, to the verdict"] <= LIMIT_SECONDS for result in results) else 1
+    return (
+        0
+        if all(result["seconds"]["all, to the verdict"] <= LIMIT_SECONDS for result in results)
+        else 1
+    )
 
 
 def write_images(folder: Path, kind: str) -> Path:

@@ -1,5 +1,7 @@
 """`dasl init` writes a spec that is valid for the images, and says what it found."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +154,16 @@ def test_first_job_ends_in_ten_minutes(
     assert 1 <= int(low) < int(high) <= 10
     assert ("takes 5 to 22 minutes here, and learns more" in text) == (cores == 2)
     assert ("For all of it, remove backbone.image_size" in text) == (size < 224)
+
+
+def test_networks_are_not_imported() -> None:
+    """They take longer than everything else that `dasl init` does."""
+    code = (
+        "import sys; import dasl_core.standalone.first_spec; "
+        "print(sorted({'timm', 'torchvision', 'torch.distributed.tensor'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_job_of_a_minute_is_not_from_one_to_one(tmp_path: Path) -> None:
