@@ -69,6 +69,7 @@ class Updater:
             `deferred` a tensor () bool that the device still computes.
         """
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        self._create_momenta()
         norm = total_norm(gradients)
         updated: Tensor | bool
         if self.deferred:
@@ -95,7 +96,6 @@ class Updater:
         """Run an optimizer step that changes neither weights nor state if `updated` is false."""
         optimizer: Any = self.optimizer
         weights = [weight for weight in self.weights if weight.grad is not None]
-        self._create_momenta()
         if all(group.get("fused") for group in optimizer.param_groups):
             # Fused optimizers take the flag of torch's GradScaler.
             optimizer.found_inf = (~updated).float()
@@ -110,7 +110,8 @@ class Updater:
     def _create_momenta(self) -> None:
         """Create momenta of 0, which do not change the first step.
 
-        Otherwise a skipped first step would leave uninitialized momenta.
+        Otherwise a skipped first step would leave uninitialized momenta, and fused kernels refuse weights with momenta
+        together with others, whose gradients are new, such as those of a thawed backbone.
         """
         for group in self.optimizer.param_groups:
             if not group.get("momentum"):
