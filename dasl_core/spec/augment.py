@@ -35,10 +35,10 @@ class Augment(SpecModel):
     """Probability of removing all color. "auto": 0.2; 0 for supervised methods."""
     blur: Probability | PerView | Auto = "auto"
     """Probability of a Gaussian blur: one number, or a list with one for each view, whose last entry applies
-    to all remaining views. "auto": the method's for an `image_size` above 64, else 0."""
+    to all remaining views. "auto": the method's for images of more than 64 pixels, else 0."""
     solarize: Probability | PerView | Auto = "auto"
     """Probability of inverting the pixels above one half; one number or a list, as for `blur`. "auto": the
-    method's for an `image_size` above 64, else 0."""
+    method's for images of more than 64 pixels, else 0."""
 
     channel_drop: float = Field(0.0, ge=0, le=1)
     """Probability that one band, any of them, becomes the mean that the network expects: 0 after the
