@@ -53,6 +53,7 @@ class Criterion:
         self.name, self.method, self.pseudo_labels = name, method, pseudo_labels
         self.scale: Callable[[Tensor], Tensor] | None = None
         self._share_metrics: dict[str, Tensor] = {}  # of the last batch
+        self._checked: set[str] = set()
         self.regularizers: dict[str, Regularizer] = {
             name: REGISTRY[name](settings, seed).to(device)
             for name, settings in regularizers.items()
@@ -138,9 +139,10 @@ class Criterion:
                     "backbone's outputs, so the term had the weight 0. Give a weight."
                 )
                 warnings.append((message, {"share": 0.0}))
-            if is_checked or end < 0 or step < min(end, total_steps) - 1:
+            if is_checked or name in self._checked or end < 0 or step < min(end, total_steps) - 1:
                 continue
             regularizer.share_is_checked.fill_(True)
+            self._checked.add(name)  # for measurements of before
             if not isinstance(settings.weight, float) or of_loss == 0:
                 continue
             share = settings.weight * of_term / of_loss

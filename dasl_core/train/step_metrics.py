@@ -125,7 +125,7 @@ class StepMetrics:
 
         Args:
             watched: whether the collapse alarm is fed with the last of these steps.
-            beside: tensors of the last step that `deliver` returns.
+            beside: tensors of the last step that `deliver` returns; nothing may change them.
         """
         pending, self._pending = self._pending, []
         products, self._products = self._products, None
@@ -151,7 +151,7 @@ class StepMetrics:
                 HostCopy(mean_over_ranks(torch.stack(rows), all_ranks())),
                 None if products is None else HostCopy(products),
                 watched,
-                {name: HostCopy(tensor.clone()) for name, tensor in (beside or {}).items()},
+                {name: HostCopy(tensor) for name, tensor in (beside or {}).items()},
             )
         )
 
@@ -166,39 +166,47 @@ class StepMetrics:
         Returns:
             The number of steps of each report with something `beside`, and this.
         """
-        beside = []
+        due = []
         while self._held and self._held[0].step + in_flight <= self.progress.step:
-            held = self._held.popleft()
-            self._report(held)
-            if held.beside:
-                beside.append(
-                    (held.step, {name: copy.read() for name, copy in held.beside.items()})
-                )
-        return beside
+            due.append(self._held.popleft())
+        if due:
+            self._report(due)
+        return [
+            (held.step, {name: copy.read() for name, copy in held.beside.items()})
+            for held in due
+            if held.beside
+        ]
 
     def report(self) -> None:
         """Report all buffered steps at once, which waits for the device."""
         self.hold()
         self.deliver()
 
-    def _report(self, held: _Held) -> None:
-        table = held.table.read().tolist()
+    def _report(self, due: list[_Held]) -> None:
+        """Report some parts, oldest first, as one: they arrive together, so that only all have a time."""
+        tables = [held.table.read().tolist() for held in due]
         now = time.perf_counter()
-        speed = len(table) * self.length.batch_size / max(now - self._since, 1e-9)
+        steps = sum(map(len, tables))
+        speed = steps * self.length.batch_size / max(now - self._since, 1e-9)
         self._since = now
-        values = [
-            {name: row[i] for name, i in columns.items()} | {"images_per_second": speed}
-            for row, columns in zip(table, held.metrics, strict=True)
-        ]
-        if held.products is not None:
-            values[-1]["embedding_rank"] = rank_of_products(held.products.read())
+        values: list[dict[str, float]] = []
+        watched = []
+        for held, table in zip(due, tables, strict=True):
+            values += [
+                {name: row[i] for name, i in columns.items()} | {"images_per_second": speed}
+                for row, columns in zip(table, held.metrics, strict=True)
+            ]
+            if held.products is not None:
+                values[-1]["embedding_rank"] = rank_of_products(held.products.read())
+            if held.watched:
+                watched.append((values[-1] | {"embedding_dim": self._dim}, held.step))
         self._times = times = self.timer.report()
         use = {name: value for name, value in self.use.report().items() if math.isfinite(value)}
         values[-1] |= time_metrics(times) | use
         # One by one, so that the sums do not depend on when a run reports.
         for row in values:
             self.progress.add_step(row)
-        first = held.step - len(values) + 1
+        first = due[-1].step - steps + 1
         self.reporter.metrics(
             [
                 {"step": first + i, "time": time.time(), "values": row}
@@ -211,8 +219,8 @@ class StepMetrics:
         bound = self.watch.observe(times)
         if bound is not None:
             self.reporter.event("input_bound", *bound)
-        if held.watched:
-            self.watch_collapse(values[-1] | {"embedding_dim": self._dim}, held.step)
+        for metrics, step in watched:
+            self.watch_collapse(metrics, step)
 
     def report_times(self) -> None:
         """Report the last step's time shares again, including the time since then."""
@@ -330,8 +338,8 @@ def rank_of_products(products: Tensor) -> float:
     """Compute the effective rank of directions from their products (n, n) float64, on a CPU.
 
     Singular values of 8,192 dimensions take fifty milliseconds, and a GPU's decomposition waits for all of its work. In
-    float64 a root is exact to 1e-8.
+    float64 a root is exact to 1e-8. Rounded, so that ranks on different CPUs decide the same about a collapse.
     """
     values = torch.linalg.eigvalsh(products).clamp(min=0).sqrt()
     shares = (values / values.sum()).nan_to_num()  # all embeddings zero: one point, rank 1
-    return float(torch.special.entr(shares).sum().exp())
+    return float(f"{torch.special.entr(shares).sum().exp().item():.7g}")

@@ -294,7 +294,7 @@ class Trainer:
         return bool(broadcast_int(int(self.validator.early_stop() is not None), self.run.control))
 
     def _save(self, *, required: bool) -> None:
-        self._count_steps(wait=True)  # a checkpoint counts them
+        self._report()  # a checkpoint counts them
         self.checkpointer.save(required=required)
         self.metrics.reset_timer()
 

@@ -446,7 +446,9 @@ def test_unusual_share_of_a_given_weight_is_reported_once(
     this = criterion(dar=dar)
     measured(this, outputs(), 0)
     assert this.share_warnings(9, 200, this.share_measurements()) == []
+    together = this.share_measurements()  # of a report that arrives with the one before
     warnings = this.share_warnings(99, 200, this.share_measurements())
+    assert this.share_warnings(100, 200, together) == []
     assert this.share_warnings(109, 200, this.share_measurements()) == []
     if expected is None:
         assert not warnings

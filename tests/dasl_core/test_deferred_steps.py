@@ -18,9 +18,13 @@ from dasl_core.models.ema import Teacher
 from dasl_core.spec import METHODS, REGULARIZERS, Clip
 from dasl_core.tensors import to_device
 from dasl_core.train.build import RunFiles, build_trainer, open_run
+from dasl_core.train.collapse import Alarm, CollapseAlarm, CollapsedError
+from dasl_core.train.input_bound import InputWatch, Reading
 from dasl_core.train.outcomes import Outcomes
 from dasl_core.train.prefetch import ViewPrefetcher
+from dasl_core.train.progress import Progress, RunLength
 from dasl_core.train.reporter import NullReporter
+from dasl_core.train.step_metrics import StepMetrics
 from dasl_core.train.timing import StepTimer
 from dasl_core.train.update import Updater, restore_unless
 from tests.support.device_waits import DeviceWaits
@@ -196,6 +200,42 @@ def test_late_reports_tell_what_immediate_ones_tell(
     assert [event[0] for event in at_once.events] == ["gradient_share"]
     assert at_once.events == late.events
     assert progress.saved() == late_progress.saved()
+
+
+def test_reports_that_arrive_together_have_one_time(tmp_path: Path) -> None:
+    """The second would have no time of its own, and so any speed."""
+    recorder, progress = Recorder(tmp_path), Progress()
+    watch = InputWatch(Reading(threads=1, decodes=False, on_cpu=True, not_cached=None))
+    length, timer = RunLength(1, 8, 4), StepTimer(CPU)
+    metrics = StepMetrics(length, progress, recorder, CPU, "ignore", timer, watch)
+    for step in range(1, 8):
+        progress.step = step
+        metrics.add({"loss": torch.tensor(1.0)}, torch.ones(2, 4, 3), spread=False)
+        if step in (5, 7):
+            metrics.hold()
+    metrics.deliver()
+    values = [point["values"] for point in recorder.points]
+    assert len({each["images_per_second"] for each in values}) == 1
+    assert ["time_views" in each for each in values] == [False] * 6 + [True]
+    assert len(recorder.progresses) == 1
+
+
+def test_collapsed_run_keeps_the_steps_in_flight(
+    pictures: DatasetIndex, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tmp_path / "reports")
+    train = {"batch_size": 2, "epochs": 2, "collapse": "stop"}
+    spec = resolved(pictures, train=train, evaluate={"holdout": None})
+    trainer = open_trainer(spec, pictures, cache, tmp_path, recorder)
+    trainer.outcomes.in_flight = 2
+    alarm = Alarm("norm_explosion", "the norms explode", {})
+    monkeypatch.setattr(CollapseAlarm, "observe", lambda *_: [alarm])
+    with closing(trainer), pytest.raises(CollapsedError):
+        trainer.train()
+    step = trainer.run.progress.step
+    assert step == 7, "two after the fifth, which is reported"
+    assert len(recorder.points) == len(trainer.run.progress.recent_losses) == step
+    assert [each[0] for each in recorder.checkpoints] == [step]
 
 
 # Not on meta: AdamW's kernel that takes the flag of a skipped step; SwAV's read of the queue in its first step.
