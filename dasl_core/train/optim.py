@@ -8,6 +8,7 @@ import torch
 from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from torch import nn
 
+from dasl_core.distributed import local_shard
 from dasl_core.methods import Method
 from dasl_core.spec import ResolvedOptimizer, ResolvedTrain
 
@@ -33,7 +34,12 @@ def build_optimizer(
             decays = parameter.ndim > 1 and name not in exempt
             groups[rates.get(name, 1.0), decays].append(parameter)
     # One pass over the weights: on a CPU in 0.4 of the time for SGD, and 0.2 for AdamW.
-    has_kernel = not any(weight.is_meta for weights in groups.values() for weight in weights)
+    # FSDP's tensors have it for Adam.
+    has_kernel = not any(
+        weight.is_meta or (settings.name == "sgd" and local_shard(weight) is not weight)
+        for weights in groups.values()
+        for weight in weights
+    )
     # timm's Lars adapts only groups with decay, so it would be plain SGD at a decay of 0.
     lars = settings.name == "lars"
     optimizer: torch.optim.Optimizer = create_optimizer_v2(

@@ -103,6 +103,7 @@ class Updater:
             return
         state = [optimizer.state[weight].values() for weight in weights]
         changing = [*weights, *(value for values in state for value in values)]
+        changing = [local_shard(tensor) for tensor in changing]
         before = torch._foreach_clone(changing)
         optimizer.step()
         restore_unless(updated, changing, before)

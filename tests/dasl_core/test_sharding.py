@@ -1,5 +1,6 @@
 """Sharded training: two ranks that divide all weights compute what two ranks with whole weights do."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -47,6 +48,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "checkpoint_activations": (("simclr", "dino"), {"train": {"checkpoint_activations": True}}),
     "regularizers": (("simclr",), {"dar": {"weight": 0.1}, "sec": {"weight": 0.5}}),
     "separate_views": (("byol",), {"method": {"separate_views": True}}),
+    "sgd": (("simclr", "dino"), {"train": {"optimizer": {"name": "sgd"}}}),
     "bf16": (("dino",), {"train": {"precision": "bf16"}}),
     "head_only_epochs": (("byol",), {}),
 }
@@ -167,7 +169,7 @@ def test_clipping_uses_the_norms_of_whole_gradients(pool: GlooPool) -> None:
             np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
 
 
-def skipped_and_updated(sharding: str, decided_by: str) -> list[np.ndarray]:
+def skipped_and_updated(sharding: str, decided_by: str, name: str) -> list[np.ndarray]:
     """Weights after a step with a NaN on one rank, and after a step without."""
     torch.manual_seed(5)
     layer = nn.Linear(3, 5)
@@ -176,7 +178,10 @@ def skipped_and_updated(sharding: str, decided_by: str) -> list[np.ndarray]:
         fully_shard(layer)
     else:
         model = DistributedDataParallel(layer)
-    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=decided_by == "device")
+    optimizer = {
+        "adamw": partial(torch.optim.AdamW, fused=True),
+        "sgd": partial(torch.optim.SGD, momentum=0.9),
+    }[name](layer.parameters(), lr=0.1)
     deferred, scaled = decided_by == "device", decided_by == "scaler"
     updater = Updater(optimizer, None, [], torch.device("cpu"), deferred=deferred, scaled=scaled)
     results: list[np.ndarray] = []
@@ -190,10 +195,11 @@ def skipped_and_updated(sharding: str, decided_by: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("decided_by", ["host", "device", "scaler"])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_step_that_is_not_finite_on_one_rank_is_skipped_on_all(
-    pool: GlooPool, decided_by: str
+    pool: GlooPool, name: str, decided_by: str
 ) -> None:
-    ddp, fsdp = (pool.call(2, skipped_and_updated, each, decided_by) for each in SHARDINGS)
+    ddp, fsdp = (pool.call(2, skipped_and_updated, each, decided_by, name) for each in SHARDINGS)
     assert [bool(result) for result in (ddp[0][2], ddp[0][5])] == [False, True]
     for rank in range(2):
         for expected, actual in zip(ddp[rank], fsdp[rank], strict=True):
