@@ -33,7 +33,7 @@ from dasl_core.vocabulary import IMAGE_EXTENSIONS, IngestPhase
 # Threads that wait for an object store need no processor time.
 _REMOTE_THREADS = 32
 # Increased when an ingest of the same files gives another index, so that a refresh makes a new version.
-FORMAT = 2
+FORMAT = 3
 # Limit on the length of a group's name in `group_column`.
 LONGEST_GROUP = 1000
 
@@ -293,6 +293,7 @@ def _build_index(
     # Of the values that occur: in dim images of 8 bits, the differences are small, too.
     dtype = "uint16" if sample.pixels.dtype == "uint8" else sample.pixels.dtype
     low, high = automatic_window(dtype, sample.pixels.quantiles)
+    of_used = PixelFacts.from_headers(used)
     duplicate_of, checked = find_duplicates(len(images), equal, compared, high - low)
     index = DatasetIndex(
         source=record,
@@ -303,7 +304,7 @@ def _build_index(
         locations=np.array(locations, np.int64).reshape(-1, 4),
         checksums=np.array([header.checksum for header in used], np.int32),
         skipped=sorted(skipped),
-        pixels=replace(sample.pixels, kinds=PixelFacts.from_headers(used).kinds),
+        pixels=replace(sample.pixels, kinds=of_used.kinds, has_dicom=of_used.has_dicom),
         unused=[
             *([f"No labels: {why_unlabeled(record, decoded, listing)}."] if labels is None else []),
             *listing.unused(),
