@@ -135,7 +135,8 @@ def _first_look(
         if field == "backbone.image_size" and value >= chosen.backbone.image_size:
             continue
         changed = _try(spec, settings | {field: value}, resolve)
-        if changed is not None and (cheaper := estimated(changed[1])) is not None:
+        cheaper = estimated(changed[1]) if changed is not None else None
+        if changed is not None and cheaper is not None and cheaper[1] < bounds[1]:
             settings[field], chosen, bounds = value, changed[1], cheaper
     if is_open and (fitting := max(1, _fitting(epochs, bounds, longest))) < epochs:
         changed = _try(spec, settings | {"train.epochs": fitting}, resolve)
@@ -161,7 +162,9 @@ def _cheaper(spec: JobSpec) -> Iterator[tuple[str, Any]]:
 
 def _fitting(epochs: int, bounds: Bounds, longest: float) -> int:
     """Return how many epochs end within `longest` seconds if `epochs` take `bounds`."""
-    return int(epochs * min(1.0, (longest - MOST_AROUND) / (bounds[1] - MOST_AROUND)))
+    if bounds[1] <= longest:
+        return epochs
+    return int(epochs * (longest - MOST_AROUND) / (bounds[1] - MOST_AROUND))
 
 
 def _try(

@@ -48,8 +48,10 @@ def submit(
     """Submit a job."""
     body = read_spec(spec, overrides)
     with connect() as client:
-        # A request of its own, because a submission holds locks while the server would seek it.
-        console.note_advice(client.jobs.validate(body).advice)
+        # A request of its own, because a submission holds locks while the server would seek it; and none for one that may
+        # be stored already, whose data set may be gone.
+        if idempotency_key is None:
+            console.note_advice(client.jobs.validate(body).advice)
         job = client.jobs.submit(body, idempotency_key=idempotency_key)
     console.note_warnings(job.warnings)
     submitted = f"Submitted {job.name} as {job.id}."

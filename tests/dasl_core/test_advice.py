@@ -108,6 +108,21 @@ def test_first_look_ends_within_ten_minutes(facts: dict[str, Any], expected: Set
     assert settings(cores=10**7, **facts) == {}
 
 
+def test_first_look_takes_nothing_that_is_not_cheaper() -> None:
+    """Measured speeds of an earlier job may be better than those computed for other settings, or tell of no time at all."""
+    facts = DatasetFacts(num_images=1000, num_classes=None, median_size=300)
+
+    def found(smaller: tuple[float, float]) -> list[Settings]:
+        def seconds(resolved: ResolvedJobSpec) -> tuple[float, float]:
+            return (600.0, 900.0) if resolved.backbone.image_size == 224 else smaller
+
+        spec = JobSpec.model_validate({"dataset": "images"})
+        return [each.settings for each in advise(spec, facts, lambda s: resolve(s, facts), seconds)]
+
+    assert found((300.0, 2000.0)) == [{"train.epochs": 64}]
+    assert found((15.0, 60.0)) == [{"backbone.image_size": 160}]
+
+
 def test_first_look_says_what_more_brings() -> None:
     found = advice(cores=2, num_images=300, median_size=225)["train.epochs"].reason
     assert found == (

@@ -26,7 +26,7 @@ export function useDraft(initial, path) {
     const timer = setTimeout(async () => {
       try {
         const answer = await request(path, { method: "POST", body: spec, signal: canceled.signal });
-        setState({ answer, invalid: null });
+        if (!canceled.signal.aborted) setState({ answer, invalid: null });
       } catch (error) {
         if (!canceled.signal.aborted) setState(({ answer }) => ({ answer, invalid: error }));
       }
