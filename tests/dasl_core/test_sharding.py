@@ -1,6 +1,5 @@
 """Sharded training: two ranks that divide all weights compute what two ranks with whole weights do."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -178,10 +177,11 @@ def skipped_and_updated(sharding: str, decided_by: str, name: str) -> list[np.nd
         fully_shard(layer)
     else:
         model = DistributedDataParallel(layer)
-    optimizer = {
-        "adamw": partial(torch.optim.AdamW, fused=True),
-        "sgd": partial(torch.optim.SGD, momentum=0.9),
-    }[name](layer.parameters(), lr=0.1)
+    optimizer: torch.optim.Optimizer
+    if name == "adamw":
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    else:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     deferred, scaled = decided_by == "device", decided_by == "scaler"
     updater = Updater(optimizer, None, [], torch.device("cpu"), deferred=deferred, scaled=scaled)
     results: list[np.ndarray] = []
