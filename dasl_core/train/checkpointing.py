@@ -14,12 +14,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from dasl_core.distributed import (
     broadcast_int,
     gather_objects_to_rank0,
+    local_shard,
     rank,
     whole_tensor,
     world_size,
@@ -448,8 +450,14 @@ class TrainingState:
         weights = [weight for group in settings for weight in group["params"]]
         for number, values in state["state"].items():
             for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == weights[number].shape:
-                    values[name] = shard_like(value, weights[number])
+                weight = weights[number]
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    if local_shard(weight) is weight:
+                        # Fused kernels need the weight's order in memory, and a CPU's do not check it.
+                        value = torch.empty_like(weight, dtype=value.dtype, device="cpu").copy_(
+                            value
+                        )
+                    values[name] = shard_like(value, weight)
         optimizer.load_state_dict(state)
         for group, requested in zip(optimizer.param_groups, settings, strict=True):
             # The state is the checkpoint's; momentum and other options are the spec's.

@@ -60,7 +60,23 @@ def build_optimizer(
         **({"fused": True} if has_kernel and not lars else {}),
         **({"trust_coeff": settings.larc, "trust_clip": True} if settings.larc else {}),
     )
+    optimizer.register_step_pre_hook(lambda this, *_: create_momenta(this))
     return optimizer
+
+
+def create_momenta(optimizer: torch.optim.Optimizer) -> None:
+    """Create momenta of 0, which do not change the first step.
+
+    Fused kernels refuse weights with momenta together with others, whose gradients are new, such as those of a thawed
+    backbone.
+    """
+    for group in optimizer.param_groups:
+        if not group.get("momentum"):
+            continue
+        for weight in group["params"]:
+            state = optimizer.state[weight]
+            if weight.grad is not None and state.get("momentum_buffer") is None:
+                state["momentum_buffer"] = torch.zeros_like(weight)
 
 
 def set_schedules(

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from dasl_core.distributed import all_ranks, all_reduce_sum, local_shard
 from dasl_core.spec import Clip
+from dasl_core.train.optim import create_momenta
 
 # Integer types by size, to restore tensors of any type bit for bit.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -69,7 +70,6 @@ class Updater:
             `deferred` a tensor () bool that the device still computes.
         """
         gradients = [weight.grad for weight in self.weights if weight.grad is not None]
-        self._create_momenta()
         norm = total_norm(gradients)
         updated: Tensor | bool
         if self.deferred:
@@ -96,6 +96,7 @@ class Updater:
         """Run an optimizer step that changes neither weights nor state if `updated` is false."""
         optimizer: Any = self.optimizer
         weights = [weight for weight in self.weights if weight.grad is not None]
+        create_momenta(optimizer)  # which a skipped first step would leave uninitialized
         if all(group.get("fused") for group in optimizer.param_groups):
             # Fused optimizers take the flag of torch's GradScaler.
             optimizer.found_inf = (~updated).float()
@@ -107,20 +108,6 @@ class Updater:
         before = torch._foreach_clone(changing)
         optimizer.step()
         restore_unless(updated, changing, before)
-
-    def _create_momenta(self) -> None:
-        """Create momenta of 0, which do not change the first step.
-
-        Otherwise a skipped first step would leave uninitialized momenta, and fused kernels refuse weights with momenta
-        together with others, whose gradients are new, such as those of a thawed backbone.
-        """
-        for group in self.optimizer.param_groups:
-            if not group.get("momentum"):
-                continue
-            for weight in group["params"]:
-                state = self.optimizer.state[weight]
-                if weight.grad is not None and state.get("momentum_buffer") is None:
-                    state["momentum_buffer"] = torch.zeros_like(weight)
 
     def _clip(self, clip: Clip, gradients: list[Tensor], norm: Tensor) -> None:
         if clip.value is not None:

@@ -44,7 +44,7 @@ def test_published_weights_load_at_small_images(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     save_file(timm.create_model("resnet18").state_dict(), file)
     backbone = chosen(read_record(file), str(file))
-    assert (backbone.image_size, backbone.stem) == (32, "standard")
+    assert (backbone.image_size, backbone.stem) == (96, "standard")
     weight = build_backbone(backbone).get_parameter("conv1.weight")
     assert torch.equal(weight, timm.models.load_state_dict(str(file))["conv1.weight"])
 
@@ -58,7 +58,7 @@ def test_auto_stem_is_that_of_the_weights(tmp_path: Path) -> None:
     assert chosen(read_record(Path(file)), file, image_size=224).stem == "small"
     # Without a record: random weights and a checkpoint by the size, files are published ones.
     for pretrained, stem in ((None, "small"), (folder, "small"), (file, "standard")):
-        assert chosen(WeightsRecord(), pretrained).stem == stem, pretrained
+        assert chosen(WeightsRecord(), pretrained, image_size=32).stem == stem, pretrained
     with pytest.raises(SpecError, match=r"backbone\.stem: must be small, that of the checkpoint"):
         chosen(small, folder, stem="standard")
 
