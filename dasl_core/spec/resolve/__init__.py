@@ -109,7 +109,9 @@ def resolve(
     network = choose_backbone(spec.backbone, facts, record, problems)
     check_frozen_batch_norm(spec.backbone, has_weights, problems)
     image_size = network.image_size
-    pixels = min(image_size, facts.median_size)
+    pixels = image_size
+    if spec.backbone.image_size == "auto":
+        pixels = min(image_size, facts.median_size)  # small images may be seen enlarged
     features = choose_features(spec.backbone, own_features, problems)
     check_schedule(spec, has_weights, problems)
     recipe, given = choose_recipe(spec, has_weights, problems), spec

@@ -20,7 +20,7 @@ from service.wire.jobs import JobView
 from tests.support.answers import answer_of
 from tests.support.api_server import Service
 from tests.support.command_line import run, run_json
-from tests.support.scripted_server import answer_json, scripted
+from tests.support.scripted_server import Answer, Request, answer_json, scripted
 from tests.support.short_training import FILES, SPEC, train
 
 Started = tuple[ClientJob, WorkerClient]
@@ -112,11 +112,24 @@ def test_datasets_add_refuses_a_missing_folder(client: Client) -> None:
 
 def test_submit_prints_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = answer_of(JobView, id="job_1", warnings=["resources: too large now."])
+    advice = {"field": "augment.flip", "reason": "X-rays.", "settings": {"augment.flip": 0.0}}
+    checked = {"resolved": {}, "estimate": {}, "warnings": job["warnings"], "advice": [advice]}
     (tmp_path / "spec.yaml").write_text("dataset: emoji\n")
-    with scripted(lambda _: answer_json(job)) as server:
+    asked: list[str] = []
+
+    def answer(request: Request) -> Answer:
+        asked.append(request.path)
+        return answer_json(checked if request.path.endswith("validate") else job)
+
+    with scripted(answer) as server:
         monkeypatch.setenv("DASL_URL", server.url)
         result = run("submit", str(tmp_path / "spec.yaml"))
-    assert result.stderr == "Warning: resources: too large now.\n"
+        again = run("submit", str(tmp_path / "spec.yaml"), "--idempotency-key", "one")
+    warning = "Warning: resources: too large now.\n"
+    assert result.stderr == f"Advice: augment.flip: X-rays. --set augment.flip=0.0\n{warning}"
+    # It may be stored already, and its data set gone.
+    assert again.stderr == warning
+    assert asked == ["/v1/jobs/validate", "/v1/jobs", "/v1/jobs"]
 
 
 def test_submit_accepts_every_form_and_is_idempotent(
