@@ -117,7 +117,7 @@ def mean_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 def whole_tensor(tensor: Tensor) -> Tensor:
     """Gather a tensor that FSDP has sharded, which all ranks must do together; return any other one itself."""
-    if not _is_sharded(tensor):
+    if not is_sharded(tensor):
         return tensor
     with _spans[-1](tensor.device):
         return cast("DTensor", tensor).full_tensor()
@@ -125,11 +125,11 @@ def whole_tensor(tensor: Tensor) -> Tensor:
 
 def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor that FSDP has sharded, sharing its memory; any other one itself."""
-    return cast("DTensor", tensor).to_local() if _is_sharded(tensor) else tensor
+    return cast("DTensor", tensor).to_local() if is_sharded(tensor) else tensor
 
 
-def _is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a DTensor, without the import of its module, which takes half as long as torch's."""
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether FSDP has sharded a tensor: it is a DTensor, whose import takes half as long as torch's."""
     return hasattr(tensor, "full_tensor")
 
 

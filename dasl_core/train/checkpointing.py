@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dasl_core.distributed import (
     broadcast_int,
     gather_objects_to_rank0,
-    local_shard,
+    is_sharded,
     rank,
     whole_tensor,
     world_size,
@@ -452,7 +452,7 @@ class TrainingState:
             for name, value in values.items():
                 weight = weights[number]
                 if isinstance(value, Tensor) and value.shape == weight.shape:
-                    if local_shard(weight) is weight:
+                    if not is_sharded(weight):
                         # Fused kernels need the weight's order in memory, and a CPU's do not check it.
                         value = torch.empty_like(weight, dtype=value.dtype, device="cpu").copy_(
                             value

@@ -8,7 +8,7 @@ import torch
 from timm.optim import create_optimizer_v2, param_groups_layer_decay
 from torch import nn
 
-from dasl_core.distributed import local_shard
+from dasl_core.distributed import is_sharded
 from dasl_core.methods import Method
 from dasl_core.spec import ResolvedOptimizer, ResolvedTrain
 
@@ -36,7 +36,7 @@ def build_optimizer(
     # One pass over the weights: on a CPU in 0.4 of the time for SGD, and 0.2 for AdamW.
     # FSDP's tensors have it for Adam.
     has_kernel = not any(
-        weight.is_meta or (settings.name == "sgd" and local_shard(weight) is not weight)
+        weight.is_meta or (settings.name == "sgd" and is_sharded(weight))
         for weights in groups.values()
         for weight in weights
     )

@@ -52,7 +52,7 @@ class _Held(NamedTuple):
 class StepMetrics:
     """Collects the metrics of steps, reports them and the progress, and feeds the collapse alarm.
 
-    A report has two parts, so that a GPU never runs out of work: `hold` lets the device compute and copy what is
+    A report has two parts, so that it need not wait for a GPU: `hold` lets the device compute and copy what is
     reported, and `deliver`, some steps later, reads it.
 
     Args:

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from dasl_core.distributed import all_ranks, all_reduce_sum, local_shard
+from dasl_core.distributed import all_ranks, all_reduce_sum, is_sharded, local_shard
 from dasl_core.spec import Clip
 from dasl_core.train.optim import create_momenta
 
@@ -150,14 +149,14 @@ def clip_each(gradients: list[Tensor], limit: float) -> None:
 def norms_of(gradients: Sequence[Tensor]) -> Tensor:
     """Compute the norm of each gradient, (P,), over all ranks if FSDP has sharded them."""
     norms = torch.stack(torch._foreach_norm([local_shard(gradient) for gradient in gradients]))
-    if not isinstance(gradients[0], DTensor):
+    if not is_sharded(gradients[0]):
         return norms
     return all_reduce_sum(norms.double().square(), all_ranks()).sqrt().to(norms.dtype)
 
 
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
     """Compute the norm of all gradients together, over all ranks if FSDP has sharded them."""
-    if gradients and isinstance(gradients[0], DTensor):
+    if gradients and is_sharded(gradients[0]):
         norm: Tensor = torch.linalg.vector_norm(norms_of(gradients))
         return norm
     return torch.nn.utils.get_total_norm(gradients)
